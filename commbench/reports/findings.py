@@ -18,24 +18,21 @@ _MAX_NAMES = 3
 def largest(run: Run, most: int, only: Collection[str] = ()) -> list[list[Finding]]:
     """Return the findings of the rules with the largest effects; those of a rule together.
 
-    Those that nothing else would cure than what cures a larger one of the case are left out.
-
     Parameters
     ----------
     most
         The maximum number of rules.
     only
-        The ids of the cases; without any, all.
+        The ids of the cases, each with its largest effect only; without any, all.
     """
     shown = [each for each in run.findings if not only or each.case_id in only]
     # That nothing is wrong is news only if it holds for all.
     wrong = [each for each in shown if not each.is_fine] or shown
     several = Counter((each.case_id, each.rule) for each in wrong)
     by_rule: dict[tuple[str, str], list[Finding]] = {}
-    cured: dict[tuple[str, str], str] = {}
+    first: dict[str, str] = {}
     for each in sorted(wrong, key=lambda each: each.effect.rank):
-        cure = each.case_id, str(each.trials)
-        if each.trials and cured.setdefault(cure, each.rule) != each.rule:
+        if only and first.setdefault(each.case_id, each.rule) != each.rule:
             continue
         # A case may have several slow links.
         is_alone = several[each.case_id, each.rule] == 1

@@ -23,11 +23,11 @@ from .worker_profile import profile_shares, worker_profiles, worker_times
 
 __all__ = [
     "CONFIDENCE", "LATENCY_MODES", "MIN_EFFECT", "MIN_LAUNCHES", "MIN_SESSIONS", "N_LOOKS",
-    "PublishedComparison", "additions", "between", "case_labels", "comparisons", "costs", "counted",
-    "coverage", "drifts", "ended_by", "idle_cores", "imprecise", "launch_medians", "least_launches",
-    "limit_s", "link_bandwidths", "link_models", "load_bandwidths", "look", "machine", "measured_quantities",
-    "median_interval", "next_block", "pair_bandwidths", "pingpong_mode", "profile_shares",
-    "published_comparisons", "ratios", "reproduced", "scaling",
-    "shown_sizes", "shuffles", "slow_latencies", "slow_pairs", "spreads", "summaries", "undecided",
-    "worker_profiles", "worker_times",
+    "PublishedComparison", "additions", "between", "case_labels", "comparisons", "costs",
+    "counted", "coverage", "drifts", "ended_by", "idle_cores", "imprecise", "launch_medians",
+    "least_launches", "limit_s", "link_bandwidths", "link_models", "load_bandwidths", "look",
+    "machine", "measured_quantities", "median_interval", "next_block", "pair_bandwidths",
+    "pingpong_mode", "profile_shares", "published_comparisons", "ratios", "reproduced", "scaling",
+    "shown_sizes", "shuffles", "slow_latencies", "slow_pairs", "spreads", "summaries",
+    "undecided", "worker_profiles", "worker_times",
 ]  # fmt: skip

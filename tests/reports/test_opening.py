@@ -2,7 +2,6 @@
 
 import copy
 import itertools
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -199,18 +198,20 @@ def test_a_backend_that_a_remedy_names_is_compared_with_the_recommended_one(reco
     assert row[-1].endswith(words)
 
 
-def test_what_the_same_setting_cures_is_said_once(recorded):
+def test_of_cases_that_are_compared_the_largest_cause_is_shown(recorded):
     run = run_of(recorded, {"ucx": 3.0, "tcp": 1.0})
     ucx, tcp = run.suite.cases
-    common = {"evidence": "", "doubt": "", "remedy": "r", "trials": ({"backend": "tcp"},)}
-    shown = [
+    common = {"evidence": "", "doubt": "", "remedy": "r"}
+    vars(run)["findings"] = tuple(
         Finding(statement=rule, rule=rule, case_id=case.id, effect=Effect(share=share), **common)
-        for rule, share, case in (("a", 0.3, ucx), ("b", 0.2, ucx), ("a", 0.1, tcp))
-    ]
-    untried = replace(shown[1], rule="c", trials=())
-    vars(run)["findings"] = (*shown, untried)
-    groups = findings.largest(run, 3)
-    assert [[each.rule for each in group] for group in groups] == [["a", "a"], ["c"]]
+        for rule, share, case in (("b", 0.2, ucx), ("a", 0.3, ucx), ("a", 0.1, tcp), ("c", 0, tcp))
+    )
+    shown = [[each.rule for each in group] for group in findings.largest(run, 3)]
+    assert shown == [["a", "a"], ["b"], ["c"]]
+    shown = [[each.rule for each in group] for group in findings.largest(run, 3, {ucx.id})]
+    assert shown == [["a"]]
+    shown = [[each.rule for each in group] for group in findings.largest(run, 3, {ucx.id, tcp.id})]
+    assert shown == [["a", "a"]]
 
 
 def test_twins_are_a_control_and_no_choice(recorded):
@@ -305,7 +306,7 @@ def test_the_opening_of_four_backends_has_at_most_35_lines_of_80_columns():
     lines = text.splitlines()
     assert len(lines) <= 35
     assert all(len(line) <= 80 for line in lines if ": commbench " not in line)
-    assert lines[2].startswith("merge: use mpi or tcp")
+    assert lines[2].startswith("merge: use tcp or mpi")
 
 
 def test_the_parts_of_a_time_add_up_to_the_median_beside_them():

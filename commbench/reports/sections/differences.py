@@ -25,7 +25,6 @@ _MORE = 1.5
 """How many times the budget is suggested that was too short for a verdict."""
 
 
-
 def tables(run: Run) -> Iterator[Table]:
     """Yield a table per task: all pairs of backends, or each backend and the first by size."""
     groups: dict[tuple[str, str], list[Comparison]] = {}
