@@ -23,7 +23,7 @@ from commbench.harness.measure import plugins
 from commbench.launchers.local import LocalLauncher
 from commbench.model import ClusterSpec, Sample
 
-BLOCKS = 200
+BLOCKS = 150
 """How many times user code runs with and without being profiled, in turns.
 
 With 100, half of the interval was 4 %.
@@ -95,13 +95,14 @@ def test_the_profile_costs_less_than_2_percent_of_a_merge(backend, tmp_path):
     assert ratio <= 1.02
 
 
+def partition(number, rows):
+    return pd.DataFrame({"key": np.arange(rows) % 50_000, "value": float(number)})
+
+
 def merge():
-    frame = pd.DataFrame({"key": np.arange(2_000_000) % 50_000, "value": 1.0})
-    one, two = (
-        dd.from_pandas(frame, npartitions=4),
-        dd.from_pandas(frame[["key"]][:50_000], npartitions=4),
-    )
-    return one.merge(two, on="key").value.sum()
+    one = dd.from_map(partition, range(4), rows=250_000)
+    two = dd.from_map(partition, range(1), rows=50_000)[["key"]].repartition(npartitions=4)
+    return one.merge(two, on="key", shuffle_method="p2p").value.sum()
 
 
 def array():
