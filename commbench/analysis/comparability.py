@@ -97,7 +97,9 @@ def _value(environment: Mapping[str, Any], key: str) -> Any:
 
 def _cases(one: Case, two: Case) -> Iterator[Difference]:
     where = f"{one.workload} over {one.variant}: "
-    yield from _tables(f"{where}params", one.params, two.params)
+    # What an earlier version of the workload had no parameter for, it did as the default does.
+    later = {name: case.params[name] for case in (one, two) for name in case.later_params}
+    yield from _tables(f"{where}params", {**later, **one.params}, {**later, **two.params})
     clusters = (_cluster_settings(case.cluster) for case in (one, two))
     yield from _tables(f"{where}cluster", *clusters)
     for key in _SETTINGS:

@@ -28,6 +28,11 @@ MAX_STOLEN = 0.02
 """The share of the cores' time that a hypervisor may take, which is also commbench's overhead."""
 MAX_SPREAD = 0.1
 """The relative standard deviation from which pyperf calls a benchmark unstable."""
+_SPREADS = {
+    "between": ("medians of launches", "more --launches, and nothing else on the machine"),
+    "within": ("samples of one launch", "more --iterations, or find out what disturbs them"),
+}
+"""What spreads, and the remedy, by the column of ``stats.spreads``."""
 MAX_CHANCE, MIN_DRIFT = 0.01, 0.05
 """The maximum p-value and the minimum relative change of a drift."""
 MIN_CLOCK_STEPS = 100
@@ -49,17 +54,19 @@ _POLLS = 0.5
 class Disturbance(str):
     """The text of a warning about what may have changed the times, and a short ``statement``.
 
-    ``rule`` names the rule whose findings say the same, if there is one. Where there is little
-    room, the first of those with the same rule stands for all.
+    ``rule`` names the rule whose findings say the same, if there is one. Without a statement, that
+    of another disturbance says it.
     """
 
     statement: str
     rule: str
 
-    def __new__(cls, beginning: str, rest: str, statement: str = "", rule: str = "") -> Disturbance:
-        """Return the text of a warning; without a statement, that is its beginning."""
+    def __new__(
+        cls, beginning: str, rest: str, statement: str | None = None, rule: str = ""
+    ) -> Disturbance:
+        """Return the text of a warning; the statement is its beginning unless it is given."""
         made = super().__new__(cls, beginning + rest)
-        made.statement = statement or beginning
+        made.statement = beginning if statement is None else statement
         made.rule = rule
         return made
 
@@ -354,30 +361,34 @@ def _unstable_samples(run: Run) -> Iterator[Disturbance]:
         # Its regions may do something else each time.
         return
     spreads = stats.spreads(run)
-    for column, what, remedy in (
-        ("between", "medians of launches", "more --launches, and nothing else on the machine"),
-        ("within", "samples of one launch", "more --iterations, or find out what disturbs them"),
-    ):
-        unstable = []
+    texts, largest, unstable = dict[str, list[str]](), list[str](), set[str]()
+    for column, where in (("between", "between launches"), ("within", "within one")):
         for case_id, rows in spreads.dropna(subset=column).groupby("case_id", sort=False):
             above = rows[rows[column] > MAX_SPREAD]
             if above.empty:
                 continue
+            unstable.add(str(case_id))
             worst = above.loc[above[column].idxmax()]
             layer = str(worst["layer"])
             nbytes = run.message_bytes(str(case_id), layer, worst["payload_bytes"])
             size = format_message_size(nbytes)
-            where = f", {FETCHES.get(layer, layer)}, {size} ({len(above)} of {len(rows)} sizes)"
-            where *= len(rows) > 1
-            unstable.append(f"by {worst[column]:.0%} in {run.case_names[case_id]}{where}")
-        if unstable:
-            yield Disturbance(
-                f"{what} spread {', '.join(unstable)}",
-                f": a standard deviation, from quartiles, of over {MAX_SPREAD:.0%} is unstable; "
-                f"{remedy}",
-                f"{what} spread {unstable[0]}" + f" ({len(unstable)} cases)" * (len(unstable) > 1),
-                rule="spread",
-            )
+            at = f", {FETCHES.get(layer, layer)}, {size} ({len(above)} of {len(rows)} sizes)"
+            text = f"by {worst[column]:.0%} in {run.case_names[case_id]}{at * (len(rows) > 1)}"
+            texts.setdefault(column, []).append(text)
+        if column in texts:
+            largest.append(f"{spreads[column].max():.0%} {where}")
+    n_cases = spreads["case_id"].nunique()
+    statement = f"times spread by up to {' and '.join(largest)}"
+    statement += f" ({len(unstable)} of {n_cases} cases)" * (n_cases > 1)
+    for column, listed in texts.items():
+        what, remedy = _SPREADS[column]
+        yield Disturbance(
+            f"{what} spread {', '.join(listed)}",
+            f": a standard deviation, from quartiles, of over {MAX_SPREAD:.0%} is unstable; "
+            f"{remedy}",
+            statement,
+        )
+        statement = ""
 
 
 def _drift(run: Run) -> Iterator[Disturbance]:

@@ -68,7 +68,7 @@ def display(run: Manifest, launches: Iterable[Launch], *, quiet: bool = False) -
                 if rule is None:
                     left = remaining.after(record)
                 else:
-                    left = f"{format_duration(max(0.0, rule.budget_s - spent_s))} left at most"
+                    left = f"{format_duration(max(0.0, rule.budget_s - spent_s))} left"
                 progress.advance(task, 1 if rule is None else record.seconds)
                 progress.update(task, left=left)
                 phase, began = "choosing the next launch", time.monotonic()

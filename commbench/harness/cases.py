@@ -92,9 +92,11 @@ def cases_for(
                 "all-to-all measures each pair of workers that are"
             )
     params = asdict(filled)
-    later = (field for field in fields(filled) if "added" in field.metadata)
-    added = tuple(field.name for field in later if params[field.name] == field.default)
-    common = {"workload": workload, "params": params, "added": added, "cluster": cluster, **given}
+    added = (field for field in fields(filled) if "added" in field.metadata)
+    later = tuple(field.name for field in added if params[field.name] == field.default)
+    common = {
+        "workload": workload, "params": params, "later_params": later, "cluster": cluster, **given
+    }  # fmt: skip
     cases = [Case(backend=backend.name, **common) for backend in parsed]
     made = make_workload(cases[0])
     if isinstance(made, PairWorkload):

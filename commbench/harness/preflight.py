@@ -93,7 +93,7 @@ def describe(suite: Suite, budget_s: float | None) -> Iterator[str]:
         yield f"{launches}, about {format_duration(total_s)}"
     else:
         block_s = sum(each for _, each in seconds)
-        yield f"at most about {format_duration(max(budget_s, block_s))} of launches"
+        yield f"about {format_duration(max(budget_s, block_s))} of launches, or less"
         # By default there are as many as a verdict takes.
         enough_s = Case.launches * block_s
         if len(suite.cases) > 1 and budget_s < enough_s / 2:

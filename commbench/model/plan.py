@@ -211,9 +211,9 @@ class Case:
 
     ``warmups`` and ``iterations`` count the timed calls of one launch; ``timeout_s`` is the
     deadline of a whole launch. Cases that differ only in ``varied`` are compared: ``"backend"``,
-    options for clusters, variables of the environment and keys of Dask's configuration. ``added``
-    names the parameters with their default that the workload did not have at first; they are not
-    part of the id.
+    options for clusters, variables of the environment and keys of Dask's configuration.
+    ``later_params`` names the parameters with their default that the workload did not have at
+    first; they are not part of the id.
     """
 
     workload: str
@@ -226,7 +226,7 @@ class Case:
     seed: int = 0
     timeout_s: float = 300.0
     varied: tuple[str, ...] = field(default=("backend",), metadata={"added": "0.1"})
-    added: tuple[str, ...] = field(default=(), metadata={"added": "0.1"})
+    later_params: tuple[str, ...] = field(default=(), metadata={"added": "0.1"})
 
     @property
     def variant(self) -> str:
@@ -286,7 +286,9 @@ class Case:
         content = {
             "workload": self.workload,
             "backend": self.backend,
-            "params": {name: self.params[name] for name in self.params if name not in self.added},
+            "params": {
+                name: self.params[name] for name in self.params if name not in self.later_params
+            },
             "cluster": self.cluster.identity(),
         }
         text = json.dumps(content, sort_keys=True, separators=(",", ":"))
@@ -326,7 +328,8 @@ class Stopping:
     """The conditions that stop a run which adds blocks of launches.
 
     It stops when every comparison is decided with ``detect`` as the smallest relative difference
-    that matters, or when no other block of launches fits into ``budget_s``. Unless iterations are
+    that matters, or when no other block of launches fits into ``budget_s``, which may be exceeded
+    for the launches of a verdict (`sequential.limit_s`). Unless iterations are
     fixed, the run chooses how many each launch has. ``quick`` says that the problem is a small one.
     """
 

@@ -23,16 +23,19 @@ def largest(run: Run, most: int, only: Collection[str] = ()) -> list[list[Findin
     most
         The maximum number of rules.
     only
-        The ids of the cases, each with its largest effect only; without any, all.
+        The ids of the cases; without any, all. Of each the largest effect counts, and those that
+        are unknown if something else cures them.
     """
     shown = [each for each in run.findings if not only or each.case_id in only]
     # That nothing is wrong is news only if it holds for all.
     wrong = [each for each in shown if not each.is_fine] or shown
     several = Counter((each.case_id, each.rule) for each in wrong)
     by_rule: dict[tuple[str, str], list[Finding]] = {}
-    first: dict[str, str] = {}
+    main: dict[str, Finding] = {}
     for each in sorted(wrong, key=lambda each: each.effect.rank):
-        if only and first.setdefault(each.case_id, each.rule) != each.rule:
+        first = main.setdefault(each.case_id, each)
+        is_cured = each.effect.is_known or each.trials == first.trials
+        if only and each.rule != first.rule and is_cured:
             continue
         # A case may have several slow links.
         is_alone = several[each.case_id, each.rule] == 1
@@ -53,11 +56,14 @@ def sentence(run: Run, findings: Sequence[Finding]) -> str:
     else:
         text = f"{who if len(names) > 1 else 'it'} could take {first.effect} less time"
         text += f", {', '.join(others[:_MAX_NAMES])}" * bool(others) + f": {first.statement}"
-    return f"{text}. {_capitalized(first.remedy)}."
+    return f"{text}. {_capitalized(_remedy(run, first, only_worse=True))}."
 
 
-def _remedy(run: Run, finding: Finding) -> str:
-    """Return a remedy; if it is a backend that was measured, too, also how that one did."""
+def _remedy(run: Run, finding: Finding, *, only_worse: bool = False) -> str:
+    """Return a remedy; if it is a backend that was measured, too, also how that one did.
+
+    If `only_worse`, this is left out of a backend that was faster than the finding's.
+    """
     label = run.case_labels[finding.case_id]
     peers = {case.id: case for case in run.suite.cases if run.case_labels[case.id] == label}
     named = [
@@ -73,6 +79,8 @@ def _remedy(run: Run, finding: Finding) -> str:
         return finding.remedy
     (it,) = named
     ratios = slowdowns(compared)
+    if only_worse and (it, finding.case_id) in ratios:
+        return finding.remedy
     beaten = {slow for _, slow in ratios}
     partners = {c.baseline_id for c in compared if c.candidate_id == it}
     partners |= {c.candidate_id for c in compared if c.baseline_id == it}

@@ -156,7 +156,7 @@ class LinkReport:
         """Return the conclusion and its numbers for a terminal."""
         disturbed = [text for text in self.run.warnings if isinstance(text, warnings.Disturbance)]
         more = [*self._congestion(), *map(str, opening(self.run))]
-        more += [f"! {each.statement}" for each in disturbed]
+        more += [f"! {each.statement}" for each in disturbed if each.statement]
         parts: list[str | Table] = ["\n".join(self._lines()), self._table(), "\n".join(more)]
         return terminal.page(heading(self.run), [], parts)
 

@@ -41,6 +41,7 @@ _SPENT = {
 _LEAST_SHARE = 0.05
 """The smallest share of these parts that sentences name."""
 NEXT = "What to do next"
+_SETTLE = "settle the rest"
 _DESIGN = {"--launches": 1, "--iterations": 1, "--budget": 1, "--detect": 1, "--rigorous": 0,
            "--quick": 0}  # fmt: skip
 """The options that fix the design of a run, and the number of their values."""
@@ -248,17 +249,13 @@ def _trust(run: Run) -> Iterator[str]:
 def _warnings(run: Run, explained: Collection[str]) -> Iterator[str]:
     """Yield the warnings; findings of the rules in `explained` are shown already."""
     disturbances = [text for text in run.warnings if isinstance(text, warnings.Disturbance)]
-    # What to do next settles what is undecided.
-    others = [*disturbances, *warnings.undecided(run)]
-    yield from (f"⚠ {text}" for text in run.warnings if text not in others)
+    said = [*disturbances, *(warnings.undecided(run) if _SETTLE in dict(_steps(run)) else ())]
+    yield from (f"⚠ {text}" for text in run.warnings if text not in said)
     disturbances = [text for text in disturbances if text.rule not in explained]
-    by_rule: dict[str, warnings.Disturbance] = {}
-    for text in disturbances:
-        by_rule.setdefault(text.rule or text, text)
-    lines = [f"! {each.statement}" for each in [*by_rule.values()][:_MAX_DISTURBANCES]]
-    if n_more := len(disturbances) - len(lines):
-        lines[-1] += f"; {n_more} more"
-    yield from lines
+    statements = [each.statement for each in disturbances if each.statement]
+    yield from (f"! {statement}" for statement in statements[:_MAX_DISTURBANCES])
+    if (n_more := len(statements) - _MAX_DISTURBANCES) > 0:
+        yield f"! {n_more} more"
 
 
 def _differences(compared: Sequence[Comparison]) -> str:
@@ -292,14 +289,15 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
     elif rule and rule.quick and again:
         yield "measure the full size", again
     elif again and rule and run.ended_by == "time" and stats.undecided(run):
+        # Launches that are added because nothing was found would be tested once too often.
         minutes = math.ceil(2 * rule.budget_s / 60)
         detect = f" --detect {rule.detect:.1%}" * (rule.detect != Stopping().detect)
-        yield f"settle what is open (up to {minutes} min)", f"{again} --budget {minutes}m{detect}"
+        yield _SETTLE, f"{again} --budget {minutes}m{detect}"
     elif again and not rule and any(c.verdict == "inconclusive" for c in run.comparisons):
         yield "settle what is open (up to 1 h)", f"{again} --rigorous"
     wrong = [finding for finding in run.findings if not finding.is_fine]
     if any(finding.trials for finding in wrong) and not run.is_user_code:
-        yield "measure what helps (5 min, then 12 launches)", f"commbench prove {path}"
+        yield "measure what helps (7 min)", f"commbench prove {path}"
     if wrong:
         yield (
             f"all {len(wrong)} findings" if len(wrong) > 1 else "the finding",

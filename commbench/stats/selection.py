@@ -174,7 +174,8 @@ def describe_settings(case: Case) -> str:
 
 
 def _settings(case: Case, cluster: ClusterSpec) -> dict[str, Any]:
-    return {**case.params, **cluster.labels()}
+    params = {name: case.params[name] for name in case.params if name not in case.later_params}
+    return {**params, **cluster.labels()}
 
 
 def _text(value: Any) -> str:

@@ -29,8 +29,8 @@ _BOUNDARY = 2.040
 """The constant for five looks and a two-sided level of 5 %: C. Jennison and B. W. Turnbull, Group
 Sequential Methods, 2000, table 2.3."""
 _ENOUGH_LAUNCHES = 10
-_LONGER = 1.25
-"""How many times its budget a run may take, if that makes the launches that a verdict needs."""
+_MAX_SHARE_OF_BUDGET = 1.25
+"""The share of its budget that a run may take, if that makes the launches for an interval."""
 _MAX_ITERATIONS = 30
 _LEAST_BETWEEN = 1 / 16
 """The least share of the variance within launches that is assumed between them, because few
@@ -78,15 +78,16 @@ def next_block(run: Run) -> Block:
 def limit_s(run: Run) -> float:
     """Return the seconds that all launches of a run with a budget may take.
 
-    That is the budget, or somewhat more if that makes the launches that a verdict needs.
+    That is the budget, or somewhat more if that makes the ``MIN_LAUNCHES`` of each case without
+    which there is no interval and no verdict.
     """
     rule, ends = run.manifest.stopping, run.ends
     if rule is None:
         return math.inf
     n_missing = MIN_LAUNCHES - int(ends.groupby("case_id").size().min())
     needed_s = float(ends["seconds"].sum()) + n_missing * next_block(run).seconds
-    longest_s = _LONGER * rule.budget_s
-    is_longer = n_missing > 0 and not rule.quick and needed_s <= longest_s
+    longest_s = _MAX_SHARE_OF_BUDGET * rule.budget_s
+    is_longer = n_missing > 0 and not rule.quick and rule.budget_s < needed_s <= longest_s
     return longest_s if is_longer else rule.budget_s
 
 

@@ -53,7 +53,7 @@ def extend(
 ) -> Iterator[Launch]:  # fmt: skip
     """Yield `launches`, then complete blocks of launches until the run ends.
 
-    If no other block fits into the budget, the others of `launches` are left out.
+    If no other block fits into the time for launches, the others of `launches` are left out.
 
     Parameters
     ----------

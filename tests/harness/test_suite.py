@@ -285,3 +285,8 @@ def test_a_case_keeps_its_id_when_its_workload_gets_a_parameter(monkeypatch):
     read = decode_launch(json.loads(json.dumps(dataclasses.asdict(launch)))).case
     assert after.params == read.params == {**before.params, "more": 3}
     assert after.id == read.id == before.id != made(more=4).id
+    assert describe_settings(after) == describe_settings(before) != describe_settings(made(more=4))
+    runs = [builders.run([case]) for case in (before, after, made(more=4))]
+    assert comparability.match(runs[0], runs[1]).differences == ()
+    (difference,) = comparability.match(runs[1], runs[2]).differences
+    assert str(difference).startswith("merge over tcp: params.more")

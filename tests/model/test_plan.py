@@ -39,7 +39,7 @@ NOT_IN_ID = {
     "seed": 3,
     "timeout_s": 1.0,
     "varied": ("threads",),
-    "added": ("of another workload",),
+    "later_params": ("of another workload",),
 }
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -204,14 +205,47 @@ def test_of_cases_that_are_compared_the_largest_cause_is_shown(recorded):
     common = {"evidence": "", "doubt": "", "remedy": "r"}
     vars(run)["findings"] = tuple(
         Finding(statement=rule, rule=rule, case_id=case.id, effect=Effect(share=share), **common)
-        for rule, share, case in (("b", 0.2, ucx), ("a", 0.3, ucx), ("a", 0.1, tcp), ("c", 0, tcp))
-    )
+        for rule, share, case in (
+            ("b", 0.2, ucx), ("a", 0.3, ucx), ("a", 0.1, tcp), ("c", 0.05, tcp)
+        )
+    )  # fmt: skip
     shown = [[each.rule for each in group] for group in findings.largest(run, 3)]
     assert shown == [["a", "a"], ["b"], ["c"]]
     shown = [[each.rule for each in group] for group in findings.largest(run, 3, {ucx.id})]
     assert shown == [["a"]]
     shown = [[each.rule for each in group] for group in findings.largest(run, 3, {ucx.id, tcp.id})]
     assert shown == [["a", "a"]]
+
+
+@pytest.mark.parametrize(("better", "shown"), [("tcp", ["a"]), ("mpi", ["a", "b"])])
+def test_an_unknown_effect_is_shown_unless_the_same_cures_it(recorded, better, shown):
+    run = run_of(recorded, {"ucx": 3.0, "tcp": 1.0})
+    (ucx, _), common = run.suite.cases, {"evidence": "", "doubt": "", "remedy": "r"}
+    vars(run)["findings"] = (
+        Finding(statement="a", rule="a", case_id=ucx.id, effect=Effect(share=0.3),
+                trials=({"backend": "tcp"},), **common),
+        Finding(statement="b", rule="b", case_id=ucx.id, trials=({"backend": better},), **common),
+    )  # fmt: skip
+    groups = findings.largest(run, 3, {ucx.id})
+    assert [each.rule for group in groups for each in group] == shown
+
+
+@pytest.mark.parametrize(("tuned", "words"), [(1.5, "R."), (4.0, "R (in this run, it takes")])
+def test_a_remedy_that_was_no_faster_is_said_to_be_so(recorded, tuned, words):
+    run = run_of(recorded, {"tcp": 1.0, "ucx": 3.0, "ucx:shm": tuned})
+    ucx = run.suite.cases[1]
+    finding = Finding(
+        statement="s", evidence="", doubt="", remedy="r ucx:shm", case_id=ucx.id,
+        trials=({"backend": "ucx:shm"},),
+    )  # fmt: skip
+    assert words.replace("R", "R ucx:shm") in findings.sentence(run, [finding])
+
+
+@pytest.mark.parametrize(("mpi", "has_note"), [(0.7, False), (NOISY, True)])
+def test_medians_that_disagree_with_a_ratio_have_a_note(recorded, mpi, has_note):
+    run = run_of(recorded, {"tcp": 1.0, "mpi": mpi})
+    (table,) = iteration_tables.time_opening(run)
+    assert ("not of the medians" in table.note) == has_note
 
 
 def test_twins_are_a_control_and_no_choice(recorded):
@@ -391,13 +425,16 @@ def test_what_a_budget_left_open_has_a_longer_one_and_no_warning(recorded, detec
         recorded, {"tcp": 1.0, "mpi": NOISY}, command="commbench run merge --budget 150s",
         stopping=Stopping(budget_s=150.0, detect=detect),
     )  # fmt: skip
-    step = f"settle what is open (up to 5 min): commbench run merge --budget 5m{more}\n"
+    step = f"settle the rest: commbench run merge --budget 5m{more}\n"
     assert step in opening.next_steps(run)
     assert any("1 of 1 comparisons is undecided" in text for text in run.warnings)
     assert "undecided" not in terminal.render(run)
+    # A run of commbench prove has no such step.
+    run = run_of(recorded, {"tcp": 1.0, "mpi": NOISY}, stopping=run.manifest.stopping)
+    assert "undecided" in terminal.render(run)
 
 
-def test_one_disturbance_stands_for_those_of_its_rule(recorded):
+def test_spreads_between_and_within_launches_are_one_line(recorded):
     noisy = [*NOISY, *NOISY]
     case = builders.case()
     records = [
@@ -413,8 +450,9 @@ def test_one_disturbance_stands_for_those_of_its_rule(recorded):
     assert sum(" spread by " in text for text in run.warnings) == 2
     lines = [line for line in terminal.render(run).splitlines() if line.startswith("! ")]
     assert len(lines) == 1
-    assert lines[0].startswith("! medians of launches spread by ")
-    assert lines[0].endswith("; 1 more")
+    assert re.fullmatch(
+        r"! times spread by up to \d+% between launches and \d+% within one", lines[0]
+    )
 
 
 @pytest.mark.parametrize(("name", "longest"), [("tcp", 16), ("ucx:shm+thread-future", 15)])

@@ -74,6 +74,23 @@ def test_a_report_of_few_launches_says_how_many_are_needed(recorded):
     assert "--launches 6" in text
 
 
+def test_pairs_that_no_difference_would_tell_apart_are_named(recorded):
+    # Of four backends, one has too few launches.
+    cases = [builders.case(name) for name in ("tcp", "mpi", "ucx", "ucx:shm")]
+    records = [
+        builders.sample(case, 1 + launch / spread, launch=launch)
+        for case, spread in zip(cases, (500, 500, 20, 500), strict=True)
+        for launch in range(3 if case.backend == "ucx:shm" else 12)
+    ]
+    run = recorded(cases, builders.ended(records))
+    able = [c.detectable for c in run.comparisons if c.detectable < math.inf]
+    assert max(able) > 1.05 * min(able)
+    assert resolution(run) == (
+        f"This run can miss differences below {min(able):.3g}× to {max(able):.3g}×, depending on "
+        "the comparison, and any of ucx:shm vs tcp and 2 more."
+    )
+
+
 @pytest.mark.parametrize(("medians", "text"), [([0.0], "can't tell"), ([0.0, 1.0], "can miss")])
 def test_medians_of_0_need_no_more_launches(medians, text, recorded):
     cases = [builders.case(name, "pingpong") for name in ("tcp", "mpi")]

@@ -21,7 +21,7 @@ from commbench.reports.sections import (
 )
 from commbench.stats.comparison import EQUAL_WORK, least_launches
 
-_MORE = 1.5
+_BUDGET_FACTOR = 1.5
 """How many times the budget is suggested that was too short for a verdict."""
 
 
@@ -68,29 +68,31 @@ def _resolution(run: Run) -> str:
     known = [c for c in run.comparisons if min(c.baseline_s, c.candidate_s) > 0]
     if not known:
         return "This run can't tell any backends apart: the clock is too coarse for their times."
-    by_resolution = sorted(known, key=lambda comparison: comparison.detectable)
-    least, most = by_resolution[0], by_resolution[-1]
+    able = sorted(
+        (c for c in known if c.detectable < math.inf), key=lambda comparison: comparison.detectable
+    )
     what = "backends" if variants_title(run) == "backend" else "settings"
-    if math.isinf(least.detectable):
+    if not able:
         n_launches, design = design_for_verdict(run)
         return (
-            f"This run can't tell any {what} apart: it has {plural(least.n_launches, 'launch')} "
+            f"This run can't tell any {what} apart: it has {plural(known[0].n_launches, 'launch')} "
             f"per case, and needs {n_launches} ({design})."
         )
-    alike = most.detectable <= (1 + most.min_effect) * least.detectable
-    ratios = f"{least.detectable:.3g}× to {most.detectable:.3g}×, depending on the pair"
-    if alike:
-        ratios = f"{most.detectable:.3g}×"
-    elif math.isinf(most.detectable):
-        ratios = f"{least.detectable:.3g}×, and any of {_described(run, most)}"
+    least, most = able[0], able[-1]
+    ratios = f"{most.detectable:.3g}×"
+    if most.detectable > (1 + most.min_effect) * least.detectable:
+        ratios = f"{least.detectable:.3g}× to {ratios}, depending on the comparison"
+    if unable := [c for c in known if c not in able]:
+        ratios += f", and any of {_described(run, unable[0])}"
+        ratios += f" and {len(unable) - 1} more" * (len(unable) > 1)
     return f"This run can miss differences below {ratios}."
 
 
 def design_for_verdict(run: Run) -> tuple[int, str]:
     """Return the least launches of each case that allow a verdict, and the option for them.
 
-    If the run had a budget, that is the time that as many of its launches would take, and more
-    than that budget, for which its launches took too long.
+    If the run had a budget, that is the time that as many of its launches would take. It is more
+    than a budget that was too short.
     """
     together = Counter(
         (run.case_labels[c.baseline_id], c.layer, c.payload_bytes)
@@ -101,7 +103,9 @@ def design_for_verdict(run: Run) -> tuple[int, str]:
     if not run.manifest.stopping:
         return n_launches, f"--launches {n_launches}"
     block_s = run.ends.groupby("case_id")["seconds"].median().sum()
-    needed_s = max(n_launches * block_s, _MORE * run.manifest.stopping.budget_s)
+    needed_s = n_launches * block_s
+    if run.ended_by == "time":
+        needed_s = max(needed_s, _BUDGET_FACTOR * run.manifest.stopping.budget_s)
     return n_launches, f"--budget {math.ceil(needed_s / 60)}m"
 
 

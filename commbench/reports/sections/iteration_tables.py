@@ -39,6 +39,7 @@ _NEAR = 0.8
 BAR = "bar"
 """The column that figures make unnecessary."""
 _LONGEST_BAR, _SHORTEST_BAR = 16, 6
+_ALIKE = 1.05
 _WIDTH = 80
 """The characters of a narrow terminal, which the table of the opening fits."""
 _DASH = "—"
@@ -103,11 +104,21 @@ def time_opening(run: Run) -> Iterator[Table]:
         widths = [2 + max(map(len, (name, *cells))) for name, cells in (times | ratios).items()]
         longest = max(_SHORTEST_BAR, min(_LONGEST_BAR, _WIDTH - sum(widths)))
         bars = (_bar(median_s / group.median_s.max(), longest) for median_s in group.median_s)
+        # Ratios are of launches; a quotient of medians may say something else.
+        note = "Times are medians; ratios are of launches, not of the medians." * any(
+            c is not None and _differs(c.ratio, c.candidate_s / c.baseline_s) for c in pairs
+        )
         yield Table.from_columns(
             "" if alone else str(run.case_labels[first.case_id]),
             {**times, BAR: bars, **ratios},
+            note,
             text_columns={BAR},
         )
+
+
+def _differs(one: float, two: float) -> bool:
+    """Return whether two ratios differ by more than 5 %, or are on both sides of 1."""
+    return abs(math.log(one / two)) > math.log(_ALIKE) or (one > 1) != (two > 1)
 
 
 def _region_table(table: pd.DataFrame, title: str = "") -> Table:
@@ -276,7 +287,7 @@ def profile_opening(run: Run) -> Iterator[Table]:
                 **{
                     TASKS[name].replace("\n", " "): map(number, 1000 * rows[name]) for name in DOING
                 },
-                "idle cores": map(number, costs["idle_cores"][rows.index]),
+                "CPUs if idle": map(number, costs["idle_cores"][rows.index]),
             },
         )
 

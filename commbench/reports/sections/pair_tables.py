@@ -290,7 +290,8 @@ def opening(run: Run) -> Iterator[str]:
     }
     if texts:
         ways = [f"{name} over {texts[name]}" for name in order if name in texts]
-        yield f"Which way the bytes went: {some(ways, _MAX_OPENING)}"
+        odd = " (✗: unexpected)" * any("✗" in way for way in ways)
+        yield f"Which way the bytes went{odd}: {some(ways, _MAX_OPENING)}"
 
 
 def no_slow_pair(run: Run) -> Iterator[str]:
