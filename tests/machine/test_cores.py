@@ -1,7 +1,10 @@
+import gc
 import os
 import subprocess
 import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -135,3 +138,21 @@ def test_a_process_that_has_ended_has_no_cpu_seconds(start):
     child.communicate()
     assert cores.cpu_seconds([child.pid]) == 0.0
     assert cores.cpu_seconds([child.pid, os.getpid()]) > 0.0
+
+
+def test_each_thread_has_a_clock_of_its_waits_whose_file_ends_with_it():
+    clock = cores.WaitClock()
+
+    def read(_):
+        here = threading.get_native_id()
+        before_s, waited_s = cores.thread_seconds()[here][1], clock.seconds()
+        return before_s <= waited_s <= cores.thread_seconds()[here][1]
+
+    n_before = len(os.listdir("/proc/self/fd"))
+    with ThreadPoolExecutor(2) as executor:
+        assert all(executor.map(read, range(4)))
+        assert len(os.listdir("/proc/self/fd")) > n_before
+    assert read(0)
+    del clock, read
+    gc.collect()
+    assert len(os.listdir("/proc/self/fd")) == n_before

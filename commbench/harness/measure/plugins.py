@@ -38,7 +38,7 @@ from commbench.errors import LaunchError
 from commbench.harness.measure import records
 from commbench.harness.wire import WireMeter
 from commbench.launchers.base import RunningCluster
-from commbench.machine.cores import thread_seconds, wait_seconds
+from commbench.machine.cores import WaitClock, thread_seconds
 from commbench.model import Activity, Launch, ThreadTime
 
 IDLE_SECONDS = 0.1
@@ -206,8 +206,9 @@ class QueueCounter:
         self._executor = executor
         if not isinstance(executor, ThreadPoolExecutor):
             return
-        with contextlib.suppress(OSError, ValueError):
-            wait_seconds()
+        self._clock = WaitClock()
+        with contextlib.suppress(OSError, IndexError, ValueError):
+            self._clock.seconds()
             self.seconds = 0.0
             # Tasks of several threads end at the same time.
             self._lock = threading.Lock()
@@ -216,11 +217,11 @@ class QueueCounter:
 
     def _counted(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         def run() -> Any:
-            before_s = wait_seconds()
+            before_s = self._clock.seconds()
             try:
                 return function(*args, **kwargs)
             finally:
-                waited_s = wait_seconds() - before_s
+                waited_s = self._clock.seconds() - before_s
                 with self._lock:
                     self.seconds += waited_s
 
