@@ -14,10 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from commbench.analysis import comparability
 from commbench.errors import SuiteError, UsageError
 from commbench.harness import suite
 from commbench.harness.suite import cases_for, make_suite, plan, read_suite, shift
 from commbench.model import ClusterSpec, registry
+from commbench.stats.selection import describe_settings
 from commbench.store.records import decode_launch
 from commbench.workloads.merge import Merge
 from commbench.workloads.pingpong import PingPong
