@@ -5,6 +5,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
@@ -140,19 +141,23 @@ def test_a_process_that_has_ended_has_no_cpu_seconds(start):
     assert cores.cpu_seconds([child.pid, os.getpid()]) > 0.0
 
 
+def agrees(clock):
+    """Return whether the clock has the waits of the calling thread."""
+    here = threading.get_native_id()
+    before_s, waited_s = cores.thread_seconds()[here][1], clock.seconds()
+    return before_s <= waited_s <= cores.thread_seconds()[here][1]
+
+
+def count_open_files():
+    return len([*Path("/proc/self/fd").iterdir()])
+
+
 def test_each_thread_has_a_clock_of_its_waits_whose_file_ends_with_it():
-    clock = cores.WaitClock()
-
-    def read(_):
-        here = threading.get_native_id()
-        before_s, waited_s = cores.thread_seconds()[here][1], clock.seconds()
-        return before_s <= waited_s <= cores.thread_seconds()[here][1]
-
-    n_before = len(os.listdir("/proc/self/fd"))
+    clock, n_before = cores.WaitClock(), count_open_files()
     with ThreadPoolExecutor(2) as executor:
-        assert all(executor.map(read, range(4)))
-        assert len(os.listdir("/proc/self/fd")) > n_before
-    assert read(0)
-    del clock, read
+        assert all(executor.map(agrees, [clock] * 4))
+        assert count_open_files() > n_before
+    assert agrees(clock)
+    del clock
     gc.collect()
-    assert len(os.listdir("/proc/self/fd")) == n_before
+    assert count_open_files() == n_before
