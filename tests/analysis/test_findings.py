@@ -150,8 +150,11 @@ def test_no_way_is_odd_where_it_is_that_of_all_or_of_many(odd):
     assert found(case, connections(case, *odd)) == {}
 
 
-def test_compression_costs_its_time_less_that_of_the_saved_bytes():
-    spent = [("get-data", "compress", 2.0), ("gather-dep", "decompress", 1.0)]
+@pytest.mark.parametrize(
+    "compress", [("get-data", "compress"), ("p2p", "background-comms compress")]
+)
+def test_compression_costs_its_time_less_that_of_the_saved_bytes(compress):
+    spent = [(*compress, 2.0), ("gather-dep", "decompress", 1.0), ("execute", "compress", 9.0)]
     records = [*iterations(CASE, activities=spent), *fetches(CASE, 2.0, 200_000_000)]
     records += launches(
         setting(CASE, "distributed.comm.compression", "lz4"), log_count(CASE),

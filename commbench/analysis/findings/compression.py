@@ -9,6 +9,9 @@ from commbench.analysis.findings import CaseRecords, Rule
 from commbench.model import Finding
 from commbench.stats.comparison import COMPRESSION
 
+_LABELS = ("compress", "decompress", "background-comms compress")
+"""Those of fetches, and that of P2P shuffles; not those of values that are spilled."""
+
 
 def find(case: CaseRecords) -> Iterator[Finding]:
     """Yield a finding if compressing takes longer than sending the saved bytes would.
@@ -21,7 +24,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     coverage = case.rows(case.run.coverage)
     if not names or coverage.empty:
         return
-    spent = case.activity("compress", "decompress", contexts=("get-data", "gather-dep"))
+    spent = case.activity(*_LABELS, contexts=("get-data", "gather-dep", "p2p"))
     row = coverage.iloc[0]
     saved_bytes = max(0.0, row.logged_bytes - row.wire_bytes)
     seconds = case.transfers["seconds"].sum()
