@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from commbench.analysis.findings import CaseRecords, Rule
@@ -11,12 +10,14 @@ from commbench.stats.comparison import COMPRESSION
 
 _LABELS = ("compress", "decompress", "background-comms compress")
 """Those of fetches, and that of P2P shuffles; not those of values that are spilled."""
+_FAST = 0.05
+"""The share of the transfers that are faster than the wire is assumed to be."""
 
 
 def find(case: CaseRecords) -> Iterator[Finding]:
     """Yield a finding if compressing takes longer than sending the saved bytes would.
 
-    The speed of the wire is that of the bytes on it while a transfer is under way.
+    The speed of the wire is that of the fastest transfers without what compression takes of them.
     """
     settings = case.rows(case.run.settings)
     settings = settings[settings["name"] == COMPRESSION]
@@ -27,10 +28,14 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     spent = case.activity(*_LABELS, contexts=("get-data", "gather-dep", "p2p"))
     row = coverage.iloc[0]
     saved_bytes = max(0.0, row.logged_bytes - row.wire_bytes)
-    seconds = case.transfers["seconds"].sum()
-    rate_Bps = row.wire_bytes / seconds if seconds else math.inf  # noqa: N806
     n_workers, n_windows = case.case.cluster.n_workers, max(1, len(case.wall_s))
-    saved_s = saved_bytes / rate_Bps / n_workers / n_windows
+    coding_s = float((spent * case.wall_s).sum()) * n_workers
+    fetched, total_bytes = case.transfers, case.transfers["nbytes"].sum()
+    on_wire_s = fetched["seconds"] - coding_s * fetched["nbytes"] / max(1, total_bytes)
+    # Seconds for each byte in memory, of which only a part is on the wire.
+    wire_s = float((on_wire_s.clip(lower=0.0) / fetched["nbytes"]).quantile(_FAST))
+    saved_s = saved_bytes * wire_s * row.logged_bytes / max(1, row.wire_bytes)
+    saved_s = saved_s / n_workers / n_windows if wire_s > 0 else 0.0
     lost = spent - saved_s / case.wall_s
     if not lost.median() > 0:
         return
