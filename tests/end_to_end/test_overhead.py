@@ -135,7 +135,7 @@ def test_profiling_user_code_costs_little(build, most, tmp_path):
     ):
         pids = [client.run_on_scheduler(os.getpid), *client.run(os.getpid).values()]
         ratios, without = [], []
-        for number in range(BLOCKS if build is not tiny_tasks else BLOCKS // 8):
+        for number in range(BLOCKS if build is not tiny_tasks else BLOCKS // 6):
             measured = {}
             for profiled in (number % 2 == 0, number % 2 == 1):
                 with (
