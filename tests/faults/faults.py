@@ -21,6 +21,7 @@ import pytest
 import commbench
 from commbench.analysis.run import Run
 from commbench.errors import UsageError
+from commbench.harness import interrupts
 from commbench.studies import prove
 
 _FOLDER = Path(__file__).parent
@@ -208,8 +209,7 @@ class Trial:
         done = processes.invoke(
             "run", *target, *options, *_SHORT, "--seed", self.seed, *output, figures=()
         )
-        if done.exit_code:
-            raise RuntimeError(f"status {done.exit_code}: {done.output[-1000:]}")
+        _raise_for(done.exit_code, done.output)
         return commbench.load(Path(done.stdout.splitlines()[-1]))
 
     def outcome(self, run: Run, **given: object) -> Outcome:
@@ -226,6 +226,14 @@ class Trial:
             for_validation=is_validation(self.seed), found=rules, false=false,
             effect=share, effect_low=low, effect_high=high, **fields,
         )  # fmt: skip
+
+
+def _raise_for(status: int, output: str) -> None:
+    """Raise an error if a command failed; one that was interrupted is no outcome of its trial."""
+    if status == interrupts.STATUS:
+        raise KeyboardInterrupt
+    if status:
+        raise RuntimeError(f"status {status}: {output[-1000:]}")
 
 
 def is_validation(seed: int) -> bool:
@@ -272,8 +280,8 @@ def proved(name: str, seed: int, folder: Path) -> Iterator[Outcome]:
         output = folder / "proofs"
         command = ("prove", run.path, "--trials", 2, "--launches", 6, "--output", output)
         done = processes.invoke(*command, figures=())
-        if done.exit_code not in (0, 1):
-            raise RuntimeError(f"status {done.exit_code}: {done.output[-1000:]}")
+        if done.exit_code != 1:
+            _raise_for(done.exit_code, done.output)
     _, *confirming = sorted(output.iterdir())
     best, low, high = None, None, None
     for path in confirming:
