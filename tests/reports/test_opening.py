@@ -250,6 +250,13 @@ def test_medians_that_disagree_with_a_ratio_have_a_note(recorded, mpi, has_note)
     assert ("not of the medians" in table.note) == has_note
 
 
+@pytest.mark.parametrize("zero", ["tcp", "mpi"])
+def test_a_median_of_0_costs_no_table(recorded, zero):
+    medians = {"tcp": 1.0, "mpi": 1.0} | {zero: [0.0] * 8}
+    (table,) = iteration_tables.time_opening(run_of(recorded, medians))
+    assert [row[0] for row in table.rows] == ["tcp", "mpi"]
+
+
 def test_twins_are_a_control_and_no_choice(recorded):
     cases = [builders.case(backend) for backend in ("tcp", "tcp@2", "mpi")]
     records = [

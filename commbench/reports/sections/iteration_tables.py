@@ -106,7 +106,7 @@ def time_opening(run: Run) -> Iterator[Table]:
         bars = (_bar(median_s / group.median_s.max(), longest) for median_s in group.median_s)
         # Ratios are of launches; a quotient of medians may say something else.
         note = "Times are medians; ratios are of launches, not of the medians." * any(
-            c is not None and _differs(c.ratio, c.candidate_s / c.baseline_s) for c in pairs
+            c is not None and _disagrees(c) for c in pairs
         )
         yield Table.from_columns(
             "" if alone else str(run.case_labels[first.case_id]),
@@ -116,9 +116,12 @@ def time_opening(run: Run) -> Iterator[Table]:
         )
 
 
-def _differs(one: float, two: float) -> bool:
-    """Return whether two ratios differ by more than 5 %, or are on both sides of 1."""
-    return abs(math.log(one / two)) > math.log(_ALIKE) or (one > 1) != (two > 1)
+def _disagrees(c: Comparison) -> bool:
+    """Return whether a ratio and that of the medians differ by 5 %, or are on both sides of 1."""
+    if math.isnan(c.ratio):
+        return False
+    small_s, large_s = sorted((c.ratio * c.baseline_s, c.candidate_s))
+    return large_s > _ALIKE * small_s or (c.ratio > 1) != (c.candidate_s > c.baseline_s)
 
 
 def _region_table(table: pd.DataFrame, title: str = "") -> Table:
