@@ -29,10 +29,18 @@ MAX_STOLEN = 0.02
 MAX_SPREAD = 0.1
 """The relative standard deviation from which pyperf calls a benchmark unstable."""
 _SPREADS = {
-    "between": ("medians of launches", "more --launches, and nothing else on the machine"),
-    "within": ("samples of one launch", "more --iterations, or find out what disturbs them"),
+    "between": (
+        "medians of launches",
+        "between launches",
+        "more --launches, and nothing else on the machine",
+    ),
+    "within": (
+        "samples of one launch",
+        "within one",
+        "more --iterations, or find out what disturbs them",
+    ),
 }
-"""What spreads, and the remedy, by the column of ``stats.spreads``."""
+"""What spreads, in full and in short, and the remedy, by the column of ``stats.spreads``."""
 MAX_CHANCE, MIN_DRIFT = 0.01, 0.05
 """The maximum p-value and the minimum relative change of a drift."""
 MIN_CLOCK_STEPS = 100
@@ -362,7 +370,7 @@ def _unstable_samples(run: Run) -> Iterator[Disturbance]:
         return
     spreads = stats.spreads(run)
     texts, largest, unstable = dict[str, list[str]](), list[str](), set[str]()
-    for column, where in (("between", "between launches"), ("within", "within one")):
+    for column, (_, where, _) in _SPREADS.items():
         for case_id, rows in spreads.dropna(subset=column).groupby("case_id", sort=False):
             above = rows[rows[column] > MAX_SPREAD]
             if above.empty:
@@ -381,7 +389,7 @@ def _unstable_samples(run: Run) -> Iterator[Disturbance]:
     statement = f"times spread by up to {' and '.join(largest)}"
     statement += f" ({len(unstable)} of {n_cases} cases)" * (n_cases > 1)
     for column, listed in texts.items():
-        what, remedy = _SPREADS[column]
+        what, _, remedy = _SPREADS[column]
         yield Disturbance(
             f"{what} spread {', '.join(listed)}",
             f": a standard deviation, from quartiles, of over {MAX_SPREAD:.0%} is unstable; "

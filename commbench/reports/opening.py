@@ -11,7 +11,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, groupby
 from typing import Any
 
-from commbench import stats
 from commbench.analysis import warnings
 from commbench.analysis.run import Run
 from commbench.errors import ResultsError
@@ -288,7 +287,7 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
         yield "have a verdict", f"{again}{quick} {design_for_verdict(run)[1]}"
     elif rule and rule.quick and again:
         yield "measure the full size", again
-    elif again and rule and run.ended_by == "time" and stats.undecided(run):
+    elif again and rule and any(warnings.undecided(run)):
         # Launches that are added because nothing was found would be tested once too often.
         minutes = math.ceil(2 * rule.budget_s / 60)
         detect = f" --detect {rule.detect:.1%}" * (rule.detect != Stopping().detect)
