@@ -296,7 +296,7 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
         yield "settle what is open (up to 1 h)", f"{again} --rigorous"
     wrong = [finding for finding in run.findings if not finding.is_fine]
     if any(finding.trials for finding in wrong) and not run.is_user_code:
-        yield "measure what helps (7 min)", f"commbench prove {path}"
+        yield "prove what helps (7 min)", f"commbench prove {path}"
     if wrong:
         yield (
             f"all {len(wrong)} findings" if len(wrong) > 1 else "the finding",

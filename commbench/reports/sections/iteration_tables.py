@@ -202,10 +202,10 @@ _LOOP = {
     "poll": "poll", "loop_queue": "no core", "asleep": "asleep",
 }  # fmt: skip
 DOING = {
-    "compute": "compute", "queue": "wait for a core", "blocked": "sleep in tasks",
-    "data": "wait for data", "idle": "have no task",
+    "compute": "computing", "queue": "with no core", "blocked": "blocked",
+    "data": "awaiting data", "idle": "idle",
 }  # fmt: skip
-"""What a thread does in the parts that the opening shows."""
+"""How a thread spends the parts of its time that the opening shows, as their columns say it."""
 
 
 def profile_tables(run: Run) -> Iterator[Table]:
@@ -343,12 +343,12 @@ def _cause(
     if causes_s.iloc[0] < more_s["idle"] / 2:
         causes_s = more_s
     named = [
-        f"{DOING[str(part)]} {format_seconds(seconds)} longer"
+        f"{format_seconds(seconds)} more {DOING[str(part)]}"
         for part, seconds in causes_s.head(2).items()
         if seconds > max(0.0, _NEAR * causes_s.iloc[0])
     ]
     slow, fast = backends[slow_id], backends[fast_id]
-    return f"{slow} is slower than {fast}: threads {' and '.join(named)}" if named else ""
+    return f"{slow} is slower than {fast}: {', '.join(named)}" if named else ""
 
 
 def _percent(share: float) -> str:

@@ -20,8 +20,6 @@ _WORK = {
 }
 _PARTS = ("compute", "data", "queue", "idle", "blocked")
 _TITLES = {**TASKS, "idle": "no task"}
-# "Wait for data for 40% of the time" would be hard to read.
-_DOING = {**DOING, "data": "await data"}
 
 
 def tables(run: Run) -> Iterator[Table]:
@@ -71,7 +69,7 @@ def verdicts(run: Run) -> Iterator[str]:
         why = ""
         if len(longer) and longer.max() > 0:
             part = longer.idxmax()
-            why = f", and threads {_DOING[part]} for {shares[part].iloc[end]:.0%} of the time"
+            why = f", and threads are {DOING[part]} {shares[part].iloc[end]:.0%} of the time"
         limit = int(before["n_workers"].max())
         yield (
             f"{title}: {sure}at most {plural(limit, 'worker')} for this work. Of "
