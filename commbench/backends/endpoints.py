@@ -80,10 +80,11 @@ Handler = Callable[[Endpoint], Awaitable[None]]
 
 
 class Endpoints(NamedTuple):
-    """Functions to connect two processes on this host."""
+    """Functions to connect two processes."""
 
-    listen: Callable[[Handler], AbstractAsyncContextManager[str]]
-    """A context manager that serves each connection with a handler, and yields the address."""
+    listen: Callable[[Handler, str], AbstractAsyncContextManager[str]]
+    """A context manager that listens on an IP address of this host, serves each connection with a
+    handler, and yields the address to connect to."""
     connect: Callable[[str], Awaitable[Endpoint]]
     """Connects to that address."""
 

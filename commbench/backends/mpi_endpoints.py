@@ -167,11 +167,11 @@ class BlockingMpiEndpoint(_CommEndpoint):
 
 def _endpoints(kind: type[MpiEndpoint | BlockingMpiEndpoint]) -> Endpoints:
     @asynccontextmanager
-    async def listen(handler: Handler) -> AsyncIterator[str]:
+    async def listen(handler: Handler, ip: str) -> AsyncIterator[str]:
         async def serve(comm: Any) -> None:
             await handler(await kind.from_comm(comm))
 
-        async with dask_listen("mpi://127.0.0.1:0", serve) as listener:
+        async with dask_listen(f"mpi://{ip}:0", serve) as listener:
             yield listener.contact_address
 
     async def connect(address: str) -> Endpoint:

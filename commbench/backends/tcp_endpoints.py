@@ -51,15 +51,15 @@ class StreamEndpoint(Endpoint):
 
 
 @asynccontextmanager
-async def _listen_streams(handler: Handler) -> AsyncIterator[str]:
-    """Listen on the loopback interface."""
+async def _listen_streams(handler: Handler, ip: str) -> AsyncIterator[str]:
+    """Listen on the interface of an IP address."""
 
     class Server(TCPServer):
         async def handle_stream(self, stream: IOStream, address: Any) -> None:
             del address
             await handler(StreamEndpoint(stream))
 
-    (listener,) = bind_sockets(0, "127.0.0.1")
+    (listener,) = bind_sockets(0, ip)
     server = Server()
     server.add_socket(listener)
     try:
@@ -167,10 +167,10 @@ class BlockingTcpEndpoint(Endpoint):
 
 
 @asynccontextmanager
-async def _listen_blocking(handler: Handler) -> AsyncIterator[str]:
-    """Listen on the loopback interface, for one connection."""
+async def _listen_blocking(handler: Handler, ip: str) -> AsyncIterator[str]:
+    """Listen on the interface of an IP address, for one connection."""
     loop = asyncio.get_running_loop()
-    with socket.create_server(("127.0.0.1", 0)) as listener:
+    with socket.create_server((ip, 0)) as listener:
         listener.setblocking(False)
 
         async def serve() -> None:

@@ -55,7 +55,7 @@ def _ucxx() -> Any:
 
 
 @asynccontextmanager
-async def _listen(handler: Handler) -> AsyncIterator[str]:
+async def _listen(handler: Handler, ip: str) -> AsyncIterator[str]:
     """Listen on every interface, as ucxx does."""
 
     async def serve(ep: Any) -> None:
@@ -63,15 +63,16 @@ async def _listen(handler: Handler) -> AsyncIterator[str]:
 
     listener = _ucxx().create_listener(serve)
     try:
-        yield str(listener.port)
+        yield f"{ip}:{listener.port}"
     finally:
         listener.close()
         await asyncio.sleep(0)
 
 
 async def _connect(address: str) -> UcxEndpoint:
-    """Connect to a listener, on this host."""
-    return UcxEndpoint(await _ucxx().create_endpoint("127.0.0.1", int(address)))
+    """Connect to a listener."""
+    ip, _, port = address.rpartition(":")
+    return UcxEndpoint(await _ucxx().create_endpoint(ip, int(port)))
 
 
 def tool_times(text: str) -> ToolTimes:

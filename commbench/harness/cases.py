@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_h
 
 from commbench import workloads
 from commbench.backends import parse
-from commbench.backends.base import Unavailability
+from commbench.backends.base import Backend, Unavailability
 from commbench.errors import SuiteError, UnknownNameError, UsageError
 from commbench.launchers.base import memory_limit
 from commbench.machine import gpu
@@ -83,8 +83,9 @@ def cases_for(
     if issubclass(kind, PairWorkload):
         if cluster.launcher != ClusterSpec.launcher:
             raise SuiteError(
-                f"{workload} runs between two processes of this host, which it starts itself; the "
-                f"launcher {cluster.launcher} is for workloads on a cluster, such as all-to-all"
+                f"{workload} runs between two processes, which it starts itself; the launcher "
+                f"{cluster.launcher} is for workloads on a cluster, such as all-to-all (pingpong "
+                "has --peer HOST)"
             )
         if cluster.placement:
             raise SuiteError(
@@ -101,6 +102,12 @@ def cases_for(
     made = make_workload(cases[0])
     if isinstance(made, PairWorkload):
         _validate_mode(made, cases[0].params)
+        secret = next((backend.name for backend in parsed if backend.has_secrets), "")
+        if made.peer and secret:
+            raise SuiteError(
+                f"the key of {secret} would be in a command that others on the host {made.peer} "
+                f"can read; measure {secret} between processes of this host"
+            )
     return cases
 
 
@@ -335,10 +342,22 @@ def unmet(case: Case) -> Unavailability | None:
         return problem
     if not isinstance(workload, PairWorkload):
         return None
-    below = (layer for layer in workload.layers if layer in ("raw", "coroutine"))
-    return next(
-        filter(None, (backend.unavailable_layer(layer, workload.mode) for layer in below)), None
-    )
+    below = [layer for layer in workload.layers if layer in ("raw", "coroutine")]
+    problems = (backend.unavailable_layer(layer, workload.mode) for layer in below)
+    if problem := next(filter(None, problems), None):
+        return problem
+    return _unmet_by_peer(backend) if workload.peer and "raw" in below else None
+
+
+def _unmet_by_peer(backend: Backend) -> Unavailability | None:
+    from commbench.backends.endpoints import Tool
+
+    if not isinstance(backend.endpoints("raw"), Tool):
+        return None
+    return Unavailability(
+        "it starts both ends on this host, and the peer is on another",
+        "leave raw out of --layers", f"the layer raw of {backend.name}",
+    )  # fmt: skip
 
 
 def _unmet_by_gpu(case: Case, workload: Workload) -> Unavailability | None:
@@ -347,6 +366,7 @@ def _unmet_by_gpu(case: Case, workload: Workload) -> Unavailability | None:
     n_processes = cluster.n_workers
     here = not registry.load("launcher", cluster.launcher).remote(cluster)
     if isinstance(workload, PairWorkload):
-        n_processes = 2 * workload.params.pairs if workload.mode == "multi-pair" else 2
+        n_pairs = workload.params.pairs if workload.mode == "multi-pair" else 1
+        n_processes = n_pairs if workload.peer else 2 * n_pairs
     problem = gpu.missing(cluster, n_processes, workload.gpu_packages, os.environ, here=here)
     return Unavailability(*problem, what="device gpu") if problem else None

@@ -163,8 +163,9 @@ class Command(click.Command):
         except click.NoSuchOption as error:
             if error.option_name in {how.option for how in ClusterSpec.settings().values()}:
                 raise click.UsageError(
-                    f"{self.name} runs between two processes of this host, without a cluster: "
-                    f"{error.option_name} is for the other workloads, such as links between hosts",
+                    f"{self.name} runs between two processes, without a cluster: "
+                    f"{error.option_name} is for the other workloads, such as links between hosts; "
+                    "pingpong has --peer HOST",
                     ctx,
                 ) from error
             raise

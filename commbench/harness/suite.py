@@ -302,8 +302,7 @@ class GivenCluster:
             With the options, and the cases that they are for.
         """
         for group, requirement in (
-            ("launcher", "has a cluster: each runs between two processes of this host, which it "
-                           "starts itself"),
+            ("launcher", "has a cluster: each runs between two processes, which it starts itself"),
             ("gpu", "works on a GPU: their device is cpu, or auto where there is none"),
         ):  # fmt: skip
             settings = ClusterSpec.settings(group)

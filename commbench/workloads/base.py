@@ -191,6 +191,11 @@ class PairWorkload(SizedWorkload):
         """The time limit for a size, which applies after ten samples."""
         return 1.0
 
+    @property
+    def peer(self) -> str:
+        """The host of the peer, over SSH, or a command that runs another one there; "": here."""
+        return ""
+
     @abstractmethod
     def n_samples(self, size: int, iterations: int) -> int:
         """Return the number of samples of `size` bytes for the user's `iterations`."""

@@ -35,7 +35,7 @@ _EVENT_LOOP_MODES = ("loaded-latency", "multi-pair")
 
 
 class PingPong(PairWorkload):
-    """Latency and bandwidth of connections between processes on one host, two by two."""
+    """Latency and bandwidth of connections between processes on one or two hosts, two by two."""
 
     name = "pingpong"
     summary = "latency and bandwidth against message size between two processes"
@@ -87,6 +87,14 @@ class PingPong(PairWorkload):
                 "unit": "seconds",
             },
         )
+        peer: str = field(
+            default="",
+            metadata={
+                "added": "0.1",
+                "help": "measure between this host and another: its name, for ssh, or a command "
+                "that runs a program there, such as 'srun -w node2'",
+            },
+        )
 
     def __init__(self, params: Params, context: Context) -> None:
         super().__init__(params, context)
@@ -105,6 +113,11 @@ class PingPong(PairWorkload):
             raise UsageError(
                 f"pingpong: the layers comm and coroutine only have the mode {params.mode}; "
                 "--layers comm,coroutine, or another --mode"
+            )
+        if "worker" in params.layers and params.peer:
+            raise UsageError(
+                "pingpong: the layer worker has both workers on this host; leave it out of "
+                "--layers, or fetch between hosts with commbench links --hosts"
             )
         for name in ("load_size", "pairs", "window"):
             if (value := getattr(params, name)) < 1:
@@ -125,6 +138,10 @@ class PingPong(PairWorkload):
     @property
     def seconds_per_size(self) -> float:  # noqa: D102
         return float(self.params.seconds_per_size)
+
+    @property
+    def peer(self) -> str:  # noqa: D102
+        return str(self.params.peer)
 
     def n_samples(self, size: int, iterations: int) -> int:
         """Return `iterations` up to 8 KiB and a tenth above, as OSU does, but at least 1.

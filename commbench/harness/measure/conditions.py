@@ -11,7 +11,7 @@ import os
 import resource
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -143,11 +143,10 @@ def worker_places(launch: Launch, cluster: RunningCluster) -> Iterator[WorkerPla
         yield WorkerPlace(**records.keys(launch), worker=cluster.names[address], **location)
 
 
-def process_places(launch: Launch, pids: Mapping[str, int]) -> Iterator[WorkerPlace]:
-    """Yield the locations of processes on this host; `pids` has their ids by name."""
-    for name, pid in pids.items():
-        location = worker_location(pid, device=launch.case.cluster.device)
-        yield WorkerPlace(**records.keys(launch), worker=name, **location)
+def emit_places(launch: Launch, locations: Iterable[Mapping[str, Any]], emit: Emit) -> None:
+    """Emit the locations of processes, which are named by their number."""
+    for number, location in enumerate(locations):
+        emit(WorkerPlace(**records.keys(launch), worker=str(number), **location))
 
 
 def _location(device: str, dask_worker: Any) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from commbench.harness.measure.conditions import measure_idle
 from commbench.harness.measure.layers import Pace
 from commbench.launchers.base import RunningCluster
 from commbench.launchers.local import LocalLauncher
-from commbench.machine import gpu
+from commbench.machine import cores, gpu
 from commbench.model import AGAIN, FETCHES, Launch, LogCount, RoundTrip, TransferRecord
 from commbench.store.emitter import Emit, Emitter
 from commbench.store.parts import Batch
@@ -126,7 +126,7 @@ async def _fetch(
 ) -> tuple[list[_Fetched], float]:  # fmt: skip
     """Fetch the keys in turn, and verify each outside the timing; runs on the worker."""
     expected = [_payload(workload, size, number) for number in range(len(keys))]
-    pace = Pace(n_warmups, n_samples, workload.seconds_per_size, pids)
+    pace = Pace(n_warmups, n_samples, workload.seconds_per_size, lambda: cores.cpu_seconds(pids))
     timings: list[_Fetched] = []
     for number in pace:
         key, payload = keys[number % len(keys)], expected[number % len(keys)]

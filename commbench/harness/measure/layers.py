@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from commbench.backends.base import Backend, Transport
@@ -24,7 +24,7 @@ from commbench.harness.measure.peer import (
     read_window,
     write_window,
 )
-from commbench.machine import cores, gpu
+from commbench.machine import gpu
 from commbench.workloads.base import MODES, PairWorkload
 
 MIN_SAMPLES = 10
@@ -381,21 +381,21 @@ class Messages:
 class Pace:
     """The numbers of a size's exchanges, below 0 for warm-ups, until a time limit.
 
-    The limit, in seconds, applies to the warm-ups and, after `MIN_SAMPLES`, to the samples. `pids`
-    are the processes whose CPU time is measured.
+    The limit, in seconds, applies to the warm-ups and, after `MIN_SAMPLES`, to the samples. `used`
+    returns the CPU seconds of all processes.
     """
 
     def __init__(
-        self, n_warmups: int, n_samples: int, limit_s: float, pids: Sequence[int] = ()
+        self, n_warmups: int, n_samples: int, limit_s: float, used: Callable[[], float] = float
     ) -> None:
-        self._numbers, self._limit_s, self._pids = range(-n_warmups, n_samples), limit_s, pids
+        self._numbers, self._limit_s, self._used = range(-n_warmups, n_samples), limit_s, used
 
     def __iter__(self) -> Iterator[int]:
         clock = time.perf_counter
-        began, self._cpu_began = clock(), cores.cpu_seconds(self._pids)
+        began, self._cpu_began = clock(), self._used()
         for number in self._numbers:
             if number == 0:
-                began, self._cpu_began = clock(), cores.cpu_seconds(self._pids)
+                began, self._cpu_began = clock(), self._used()
             elif clock() - began > self._limit_s:
                 if number >= MIN_SAMPLES:
                     break
@@ -407,4 +407,4 @@ class Pace:
 
     def cpu_seconds(self) -> float:
         """Return the mean CPU seconds per sample; call this after the last one."""
-        return (cores.cpu_seconds(self._pids) - self._cpu_began) / max(1, self._last + 1)
+        return (self._used() - self._cpu_began) / max(1, self._last + 1)

@@ -1,28 +1,41 @@
 """The peer process of a pair, which answers the messages of the timed loop.
 
-Run as ``python -m commbench.harness.measure.peer BACKEND LAYER``, it prints its address and serves
-until it is terminated. The initiator announces the kind and size of the next exchanges; at the
-layer ``comm`` all other messages are echoed.
+Run as ``python -m commbench.harness.measure.peer BACKEND LAYER [HOST]``, it listens where HOST, or
+this host, can reach it, and describes itself in a line of JSON. It answers each line of standard
+input with its CPU seconds, and serves until standard input is closed. Over the connection the
+initiator announces the kind and size of the next exchanges; at the layer ``comm`` all other
+messages are echoed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import enum
+import json
 import os
+import shlex
+import signal
+import socket
 import struct
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
+import commbench
 from commbench import backends
 from commbench.backends.base import Backend
 from commbench.backends.endpoints import DeviceEndpoint, Endpoint, get_endpoints
 from commbench.errors import LaunchError
+from commbench.launchers import members
 from commbench.machine import gpu, process
+from commbench.machine.topology import worker_location
+from commbench.model import ClusterSpec
 from commbench.workloads.device import array_library
 
 STAMP_BYTES = 8
@@ -70,39 +83,136 @@ async def read_window(comm: Any, count: int) -> Any:
     return message
 
 
+@dataclass(frozen=True)
+class Peer:
+    """A peer process that serves.
+
+    Parameters
+    ----------
+    child
+        The process, or the one that connects to its host.
+    address
+        The address to connect to.
+    location
+        Its host and CPUs, as fields of a ``WorkerPlace``.
+    """
+
+    child: subprocess.Popen[bytes]
+    address: str
+    location: Mapping[str, Any]
+
+    def cpu_seconds(self) -> float:
+        """Ask the process for its CPU seconds.
+
+        Raises
+        ------
+        LaunchError
+            If it has ended.
+        """
+        assert self.child.stdin is not None
+        assert self.child.stdout is not None
+        line = b""
+        with suppress(BrokenPipeError):
+            self.child.stdin.write(b"\n")
+            line = self.child.stdout.readline()
+        if not line:
+            raise LaunchError("the peer ended while it was needed")
+        return float(line)
+
+
+def environs(
+    spec: ClusterSpec, n_pairs: int, host: str
+) -> list[tuple[Mapping[str, str], Mapping[str, str]]]:
+    """Return the further environment variables of both ends of each pair.
+
+    With peers on another `host`, GPUs are numbered from 0 on either.
+    """
+    known = gpu.env_for_processes(spec, n_pairs if host else 2 * n_pairs, os.environ)
+    ours, theirs = (known, known) if host else (known[::2], known[1::2])
+    return [(one, {**spec.env, **other}) for one, other in zip(ours, theirs, strict=True)]
+
+
 @contextmanager
 def started(
-    backend: str, layer: str, log: Path, environ: Mapping[str, str] | None = None
-) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """Start a peer process with further variables `environ`; yield it and its address.
+    backend: str, layer: str, log: Path, environ: Mapping[str, str], host: str = ""
+) -> Iterator[Peer]:
+    """Start a peer process with further variables `environ`.
+
+    Parameters
+    ----------
+    host
+        The host to start it on, over SSH, or a command that runs another one there; by default it
+        is this one.
 
     Raises
     ------
     LaunchError
-        If it ends before it listens.
+        If it ends before it listens, or has another version.
     """
-    arguments = ("commbench.harness.measure.peer", backend, layer)
-    with running(*arguments, log=log, environ=environ or {}, stdout=subprocess.PIPE) as peer:
-        assert peer.stdout is not None
-        address = peer.stdout.readline().decode().strip()
-        if not address:
+    module = ("commbench.harness.measure.peer", backend, layer)
+    if host:
+        forwarded = members.forwarded_env(os.environ, {}, {})
+        variables = {**members.without_paths_in(log.parent, forwarded), **environ}
+        command = _command_on(shlex.split(host), [*module, _address_towards(host)], variables)
+    else:
+        command = [sys.executable, "-m", *module]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
+    with running(command, log=log, environ=environ, **pipes) as child:
+        assert child.stdout is not None
+        # A login shell may print other lines before.
+        line = next((line for line in child.stdout if line.startswith(b"{")), b"")
+        if not line:
+            where = f" on {host}" * bool(host)
             raise LaunchError(
-                f"the peer {process.describe_exit(peer.wait())} before it listened"
+                f"the peer{where} {process.describe_exit(child.wait())} before it listened"
                 + process.tail(log)
             )
-        yield peer, address
+        described = json.loads(line)
+        if (version := described["version"]) != commbench.__version__:
+            raise LaunchError(
+                f"the peer on {host} has commbench {version}, and this is {commbench.__version__}: "
+                "install the same on both"
+            )
+        yield Peer(child, described["address"], described["location"])
+
+
+def _command_on(
+    words: Sequence[str], module: Sequence[str], variables: Mapping[str, str]
+) -> list[str]:
+    """Return the command that runs a Python module by a command such as ``srun -w node2``.
+
+    A single word is the name of a host, for SSH.
+    """
+    words = ["ssh", "-o", "BatchMode=yes", *words] if len(words) == 1 else words
+    command = [
+        "env", *(f"{name}={value}" for name, value in variables.items()), sys.executable, "-m",
+        *module,
+    ]  # fmt: skip
+    # A shell on the other host splits what ssh sends.
+    return [*words, *([shlex.join(command)] if Path(words[0]).name == "ssh" else command)]
+
+
+def _address_towards(host: str) -> str:
+    """Return the IP address of this host on its route to `host`, or its name if that is unknown."""
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route:
+        # This sends nothing.
+        route.connect((shlex.split(host)[-1].rpartition("@")[2], 9))
+        return str(route.getsockname()[0])
+    return socket.gethostname()
 
 
 @contextmanager
 def running(
-    *module: str, log: Path, environ: Mapping[str, str], **options: Any
+    command: Sequence[str], *, log: Path, environ: Mapping[str, str], **options: Any
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a Python module with arguments in a process, whose errors go to `log`; end it after."""
+    """Run a command in a process, whose errors go to `log`; end it after."""
     with log.open("ab") as errors:
-        child = subprocess.Popen(
-            [sys.executable, "-m", *module],
-            stderr=errors, env={**os.environ, **environ}, **options,
-        )  # fmt: skip
+        try:
+            child = subprocess.Popen(
+                command, stderr=errors, env={**os.environ, **environ}, **options
+            )
+        except OSError as error:
+            raise LaunchError(f"{command[0]} can't be run: {error.strerror}") from error
     with child:
         try:
             yield child
@@ -111,18 +221,18 @@ def running(
 
 
 @asynccontextmanager
-async def serve(layer: str, backend: Backend) -> AsyncIterator[str]:
-    """Serve connections at `layer`, and yield the address."""
+async def serve(layer: str, backend: Backend, ip: str = "127.0.0.1") -> AsyncIterator[str]:
+    """Serve connections at `layer` on an IP address of this host, and yield the address."""
     if layer == "comm":
         from distributed import Security
         from distributed.comm import listen
 
         secrets = Security().get_listen_args("worker")
-        address = f"{backend.protocol}://127.0.0.1:0"
+        address = f"{backend.protocol}://{ip}:0"
         async with listen(address, _comm_answers(backend), **secrets) as listener:
             yield listener.contact_address
     else:
-        async with get_endpoints(backend, layer).listen(_endpoint_answers) as address:
+        async with get_endpoints(backend, layer).listen(_endpoint_answers, ip) as address:
             yield address
 
 
@@ -193,11 +303,29 @@ async def _endpoint_answers(endpoint: Endpoint) -> None:
             await endpoint.send(acknowledgement)
 
 
-async def main(backend: str, layer: str) -> None:
-    """Serve and print the address."""
+def _answer_lines(answers: TextIO) -> None:
+    """Answer each line of standard input with the CPU seconds; end the process after the last."""
+    for _ in sys.stdin:
+        print(time.process_time(), file=answers)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def main(backend: str, layer: str, host: str = "") -> None:
+    """Serve, and print the address, the location and the version."""
+    # Libraries print messages, too: these go to the log.
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
     gpu.set_up()
-    async with serve(layer, backends.parse(backend)) as address:
-        print(address, flush=True)  # noqa: T201
+    ip = _address_towards(host) if host else "127.0.0.1"
+    async with serve(layer, backends.parse(backend), ip) as address:
+        described = {
+            "address": address, "version": commbench.__version__,
+            "location": worker_location(os.getpid(), device="gpu" if gpu.in_use() else "cpu"),
+        }  # fmt: skip
+        print(json.dumps(described), file=answers)
+        threading.Thread(
+            target=_answer_lines, args=(answers,), name="CPU seconds", daemon=True
+        ).start()
         await asyncio.Event().wait()
 
 

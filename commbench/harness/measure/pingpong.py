@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -27,7 +27,8 @@ from commbench.harness.measure.layers import (
     open_conversation,
 )
 from commbench.harness.measure.streams import measure_pairs, under_load
-from commbench.machine import cores, gpu, process
+from commbench.machine import gpu, process
+from commbench.machine.topology import worker_location
 from commbench.model import Launch, Load, TransportUsed
 from commbench.model.units import format_message_size
 from commbench.store.emitter import Emit, Emitter
@@ -37,7 +38,7 @@ _SMALL = 8192
 _MESSAGES_PER_SAMPLE = 10
 """The messages that a tool averages per sample of another layer."""
 _N_PROBED = 10
-INITIATOR, PEER = "0", "1"
+_INITIATOR, _PEER = "0", "1"
 
 
 def measure_pair(
@@ -94,52 +95,53 @@ class _Pair:
         return self.workload.mode == "loaded-latency"
 
     @cached_property
-    def ends(self) -> tuple[Mapping[str, str], ...]:
-        """The GPU variables of the two processes."""
-        return gpu.env_for_processes(self.launch.case.cluster, 2, os.environ)
+    def ends(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
+        """The further environment variables of the two processes."""
+        (ends,) = peer.environs(self.launch.case.cluster, 1, self.workload.peer)
+        return ends
 
     async def measure(self, layers: list[str]) -> None:
         memcpy = Copy()
         if layers and self.workload.context.device == "gpu":
             # The peer's GPU is the second visible one, unless both share the first.
-            memcpy = DeviceCopy(peer=1 // self.launch.case.cluster.workers_per_gpu)
+            shared = self.workload.peer or self.launch.case.cluster.workers_per_gpu > 1
+            memcpy = DeviceCopy(peer=0 if shared else 1)
             gpu.set_up()
             conditions.emit_gpu_memory(self.launch, gpu.describe(), emit=self.emit)
         for layer in layers:
             if layer == "memcpy":
-                await self._measure_sizes(layer, memcpy, (os.getpid(),))
+                await self._measure_sizes(layer, memcpy, time.process_time)
             else:
                 await self._measure_layer(layer)
 
     async def _measure_layer(self, layer: str) -> None:
         log = self.scratch / "peer.log"
-        with peer.started(self.backend.name, layer, log, self.ends[1]) as (other, address):
+        where = self.workload.peer
+        with peer.started(self.backend.name, layer, log, self.ends[1], where) as other:
             conversation = None
+
+            def used() -> float:
+                return time.process_time() + other.cpu_seconds()
+
             try:
-                process.watch("peer", other, log)
+                process.watch("peer", other.child, log)
                 conversation = await open_conversation(
-                    layer, address, self.backend, self.workload, self.workload.mode
+                    layer, other.address, self.backend, self.workload, self.workload.mode
                 )
-                pids = (os.getpid(), other.pid)
                 # Blocking calls use no CPU time while they wait or, with MPI, a whole core.
                 if layer != "raw" and not self.idle_known:
                     self.idle_known = True
                     # In a thread, to include the CPU time of this end's waiting event loop.
-                    self.emit(
-                        await asyncio.to_thread(
-                            measure_idle, self.launch, lambda: cores.cpu_seconds(pids), len(pids)
-                        )
-                    )
+                    self.emit(await asyncio.to_thread(measure_idle, self.launch, used, 2))
                 if self.loaded:
-                    await self._measure_under_load(layer, address, conversation, pids)
+                    await self._measure_under_load(layer, other.address, conversation)
                 else:
-                    await self._measure_sizes(layer, conversation, pids)
+                    await self._measure_sizes(layer, conversation, used)
                 # The locations are the same for every layer.
                 if not self.places_known:
                     self.places_known = True
-                    ends = dict(zip((INITIATOR, PEER), pids, strict=True))
-                    for location in conditions.process_places(self.launch, ends):
-                        self.emit(location)
+                    here = worker_location(os.getpid(), device=self.launch.case.cluster.device)
+                    conditions.emit_places(self.launch, (here, other.location), self.emit)
                 self.report(await conversation.transports(), layer)
                 process.unwatch()
                 await conversation.close()
@@ -151,13 +153,14 @@ class _Pair:
             finally:
                 process.unwatch()
 
-    async def _measure_under_load(
-        self, layer: str, address: str, exchange: Exchange, pids: tuple[int, ...]
-    ) -> None:
+    async def _measure_under_load(self, layer: str, address: str, exchange: Exchange) -> None:
         stream = await open_conversation(layer, address, self.backend, self.workload, "bandwidth")
         try:
             nbytes, seconds = await under_load(
-                lambda: self._measure_sizes(layer, exchange, pids), stream, self.workload
+                # The messages' share of the CPU time is unknown.
+                lambda: self._measure_sizes(layer, exchange, float),
+                stream,
+                self.workload,
             )
         except BaseException:
             stream.abort()
@@ -165,18 +168,19 @@ class _Pair:
         await stream.close()
         self.emit(Load(**records.keys(self.launch), layer=layer, nbytes=nbytes, seconds=seconds))
 
-    async def _measure_sizes(self, layer: str, exchange: Exchange, pids: tuple[int, ...]) -> None:
+    async def _measure_sizes(
+        self, layer: str, exchange: Exchange, used: Callable[[], float]
+    ) -> None:
         case, workload = self.launch.case, self.workload
         for size in workload.sizes:
             self.emit.phase(f"{layer} layer, {format_message_size(size)}")
             n_warmups = workload.n_samples(size, case.warmups)
             n_samples = workload.n_samples(size, case.iterations)
             messages = Messages(exchange, workload, size)
-            pace = Pace(n_warmups, n_samples, workload.seconds_per_size, pids)
+            pace = Pace(n_warmups, n_samples, workload.seconds_per_size, used)
             epoch = time.time() - time.perf_counter()
             timings = [(number, await messages.exchange(n_samples - number)) for number in pace]
-            # The messages' share of the CPU time is unknown under load.
-            cpu_seconds = 0.0 if self.loaded else pace.cpu_seconds()
+            cpu_seconds = pace.cpu_seconds()
             await messages.finish()
             n_messages = exchange.messages(size)
             for number, (began, ended) in timings:
@@ -191,7 +195,7 @@ class _Pair:
         self,
         transports: tuple[Transport, Transport],
         layer: str,
-        ends: tuple[str, str] = (INITIATOR, PEER),
+        ends: tuple[str, str] = (_INITIATOR, _PEER),
     ) -> None:
         """Emit the transports of a layer, and whether they contradict the name or the raw layer."""
         for (src, dst), used in zip((ends, ends[::-1]), transports, strict=True):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
-import os
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ import traceback
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from itertools import chain
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from commbench.harness.measure.layers import (
     open_conversation,
 )
 from commbench.machine import cores, gpu, process
+from commbench.machine.topology import worker_location
 from commbench.model import Launch, Sample
 from commbench.store.emitter import Emit
 from commbench.workloads.base import PairWorkload
@@ -98,18 +99,18 @@ def measure_pairs(
     with ExitStack() as running:
         pairs = _Pairs(launch, workload, layer, emit)
         try:
-            ends = gpu.env_for_processes(launch.case.cluster, 2 * workload.params.pairs, os.environ)
-            for number in range(workload.params.pairs):
+            environs = peer.environs(launch.case.cluster, workload.params.pairs, workload.peer)
+            for number, (ours, theirs) in enumerate(environs):
                 log, peers_log = scratch / f"pair-{number}.log", scratch / f"peer-{number}.log"
-                other, address = running.enter_context(
-                    peer.started(backend.name, layer, peers_log, ends[2 * number + 1])
+                other = running.enter_context(
+                    peer.started(backend.name, layer, peers_log, theirs, workload.peer)
                 )
-                one, connection = running.enter_context(_started(log, ends[2 * number]))
-                process.watch(f"peer {number}", other, peers_log)
+                one, connection = running.enter_context(_started(log, ours))
+                process.watch(f"peer {number}", other.child, peers_log)
                 process.watch(f"pair {number}", one, log)
                 pairs.connections.append(connection)
-                pairs.pids += (one.pid, other.pid)
-                connection.send((number, launch.case, workload, backend, layer, address))
+                pairs.ends.append((one.pid, other))
+                connection.send((number, launch.case, workload, backend, layer, other.address))
             return pairs.measure()
         except BaseException:
             process.await_death_report()
@@ -124,8 +125,8 @@ def _started(
 ) -> Iterator[tuple[subprocess.Popen[bytes], Connection]]:
     ours, theirs = multiprocessing.Pipe()
     number = theirs.fileno()
-    module = ("commbench.harness.measure.streams", str(number))
-    with ours, theirs, peer.running(*module, log=log, environ=environ, pass_fds=[number]) as one:
+    command = [sys.executable, "-m", "commbench.harness.measure.streams", str(number)]
+    with ours, theirs, peer.running(command, log=log, environ=environ, pass_fds=[number]) as one:
         theirs.close()
         yield one, ours
 
@@ -137,32 +138,39 @@ class _Pairs:
         self._launch, self._workload, self._layer = launch, workload, layer
         self._emit = emit
         self.connections: list[Connection] = []
-        self.pids: tuple[int, ...] = ()
+        self.ends: list[tuple[int, peer.Peer]] = []
+        """The process here, and the peer, of each pair."""
 
     def measure(self) -> list[tuple[Transport, Transport]]:
         self._answers()
-        self._emit(measure_idle(self._launch, lambda: cores.cpu_seconds(self.pids), len(self.pids)))
+        self._emit(measure_idle(self._launch, self._cpu_seconds, 2 * len(self.ends)))
         self._send()
         for size in self._workload.sizes:
             self._emit(self._measure_size(size))
         used = self._answers()
-        ends = {str(number): pid for number, pid in enumerate(self.pids)}
-        for location in conditions.process_places(self._launch, ends):
-            self._emit(location)
+        device = self._launch.case.cluster.device
+        locations = (
+            (worker_location(pid, device=device), other.location) for pid, other in self.ends
+        )
+        conditions.emit_places(self._launch, chain.from_iterable(locations), self._emit)
         process.unwatch()
         self._send()
         self._answers()
         return used
 
+    def _cpu_seconds(self) -> float:
+        here = cores.cpu_seconds(pid for pid, _ in self.ends)
+        return here + sum(other.cpu_seconds() for _, other in self.ends)
+
     def _measure_size(self, size: int) -> Sample:
         self._answers()
         epoch = time.time() - time.perf_counter()
-        cpu_began = cores.cpu_seconds(self.pids)
+        cpu_began = self._cpu_seconds()
         self._send(time.perf_counter() + _AGREED_S)
         self._answers()
         self._send()
         timings: list[list[Timing]] = self._answers()
-        cpu_seconds = cores.cpu_seconds(self.pids) - cpu_began
+        cpu_seconds = self._cpu_seconds() - cpu_began
         self._send()
         began, seconds, n_windows = together(timings)
         window = self._workload.window

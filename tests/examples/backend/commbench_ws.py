@@ -50,7 +50,7 @@ class WSEndpoint(Endpoint):
 
 
 @asynccontextmanager
-async def listen(handler):
+async def listen(handler, ip):
     from tornado import httpserver, netutil, web, websocket
 
     class Accepted(websocket.WebSocketHandler):
@@ -62,11 +62,11 @@ async def listen(handler):
         def on_message(self, message):
             self.arrived.put_nowait(message)
 
-    (socket,) = netutil.bind_sockets(0, "127.0.0.1")
+    (socket,) = netutil.bind_sockets(0, ip)
     application = web.Application([("/", Accepted)], websocket_max_message_size=1 << 30)
     server = httpserver.HTTPServer(application)
     server.add_sockets([socket])
-    yield f"ws://127.0.0.1:{socket.getsockname()[1]}/"
+    yield f"ws://{ip}:{socket.getsockname()[1]}/"
     server.stop()
 
 

@@ -59,10 +59,10 @@ def shared_peers() -> Iterator[Callable[..., Any]]:
         @contextlib.contextmanager
         def shared(backend: str, layer: str, *args: Any) -> Iterator[Any]:
             if layer == "raw":
-                with started(backend, layer, *args) as process_and_address:
-                    yield process_and_address
+                with started(backend, layer, *args) as alone:
+                    yield alone
                 return
-            if layer not in running or running[layer][0].poll() is not None:
+            if layer not in running or running[layer].child.poll() is not None:
                 running[layer] = stack.enter_context(started(backend, layer, *args))
             yield running[layer]
 

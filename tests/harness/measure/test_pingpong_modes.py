@@ -129,7 +129,7 @@ def joined():
             made.set_result(endpoint)
             await asyncio.Event().wait()
 
-        async with tcp_endpoints.BLOCKING_TCP.listen(handler) as address:
+        async with tcp_endpoints.BLOCKING_TCP.listen(handler, "127.0.0.1") as address:
             one = await tcp_endpoints.BLOCKING_TCP.connect(address)
             other = await made
             # The handler's end would close the connection with the listener.
