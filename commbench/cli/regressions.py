@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,12 +15,14 @@ from commbench import load
 from commbench.cli.results import PATH
 from commbench.errors import IncomparableError, UsageError
 from commbench.harness.options import COUNT, POSITIVE, RUN, SHARE
+from commbench.model.units import format_duration
 from commbench.store import files
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
     from commbench.reports.verdicts import ComparedRuns
     from commbench.studies.ab import Block
+    from commbench.studies.commits import Environment
 
 REGRESSION, UNDECIDED = 3, 4
 _MIN_EFFECT = click.option(
@@ -29,7 +32,7 @@ _MIN_EFFECT = click.option(
 _ON_UNDECIDED = click.option(
     "--undecided", "on_undecided", type=click.Choice(["pass", "fail"]),
     help="Whether a case that the launches don't decide is exit status 0 or 4.  [default: pass, "
-         "but fail if it moved other bytes, or if too few launches can show any slower case]",
+         "but fail if too few launches can show any slower case]",
 )  # fmt: skip
 _FORM = click.option(
     "--format", "form", type=click.Choice(["terminal", "markdown", "junit", "json"]),
@@ -194,12 +197,16 @@ def ab(
                 output=output,
                 command=shlex.join(["commbench", *sys.argv[1:]]),
             )
+            _warn_of_change(arguments[0], experiment.environments)
             with closing(experiments.measure(experiment)) as blocks:
+                seconds: list[float] = []
                 for block in blocks:
                     runs[block.side] = block.run
                     failed = failed or not block.ok
+                    seconds.append(block.seconds)
                     if not quiet:
-                        _echo_error(_progress(block, launches))
+                        left_s = mean(seconds) * (2 * launches - len(seconds))
+                        _echo_error(_progress(block, launches, left_s))
         except KeyboardInterrupt:
             interrupts.ignore()
             kept = " and ".join(map(str, runs.values())) or "nothing"
@@ -220,9 +227,22 @@ def _echo_error(line: str) -> None:
     click.echo(line, err=True)
 
 
-def _progress(block: Block, launches: int) -> str:
+def _warn_of_change(script: str, environments: Mapping[str, Environment]) -> None:
+    """Warn if the commits have different versions of the script, of which one is measured."""
+    from commbench.studies import commits
+
+    names = [side.commit for side in environments.values()]
+    if script.endswith(".py") and all(names) and commits.differs(Path(script), names):
+        _echo_error(
+            f"warning: {script} differs between the commits, and both sides run the file in the "
+            "current folder: a change of the script is not measured, only of what it imports"
+        )
+
+
+def _progress(block: Block, launches: int, left_s: float) -> str:
     failed = "" if block.ok else ": a launch FAILED"
-    line = f"block {block.number + 1}/{launches} {block.side} {block.seconds:.0f} s{failed}"
+    left = f", about {format_duration(left_s)} left" if left_s else ""
+    line = f"block {block.number + 1}/{launches} {block.side} {block.seconds:.0f} s{left}{failed}"
     return "\n".join([line, *(f"{block.side}: {note}" for note in block.notes)])
 
 

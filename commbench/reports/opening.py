@@ -216,7 +216,7 @@ def _sentence(
         [f"{slow[0]} takes {first}", *map(" ".join, zip(slow[1:], rest, strict=True))]
     )
     left = [names[case] for case in open_]
-    return f"{text} as long as {names[base]}" + f"; not distinguished: {_listed(left)}" * bool(left)
+    return f"{text} as long as {names[base]}" + f"; undecided: {_listed(left)}" * bool(left)
 
 
 def _listed(names: Iterable[str], last: str = "and") -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
 from commbench import stats
@@ -14,7 +14,7 @@ from commbench.analysis.references import Check
 from commbench.analysis.run import Run
 from commbench.machine import cores
 from commbench.model import Comparison, Manifest
-from commbench.model.units import format_seconds
+from commbench.model.units import format_bytes, format_seconds
 from commbench.reports import json, junit, markdown, terminal
 from commbench.reports.sections import Table, plural, some, started_at
 from commbench.reports.sections.differences import (
@@ -24,8 +24,8 @@ from commbench.reports.sections.differences import (
     times,
     verdict_cells,
 )
+from commbench.stats.comparison import EQUAL_WORK
 
-_UNDECIDED = ("inconclusive", "unequal")
 _MOST_NAMED = 4
 
 
@@ -34,8 +34,7 @@ class ComparedRuns:
     """Two runs and the comparisons of their cases.
 
     With a ``control``, these are of multiples of the times of that backend. ``on_undecided`` is
-    ``pass``, ``fail``, or None: pass, but fail if a case moved other bytes, or if the launches
-    can't show any slower case.
+    ``pass``, ``fail``, or None: pass, but fail if the launches can't show any slower case.
     ``left_out`` has the disturbed launches of both runs that don't count.
     """
 
@@ -57,14 +56,14 @@ class ComparedRuns:
         """``slower`` if a case is that, else ``undecided`` if one is that, else ``not slower``."""
         if self.with_verdict("slower"):
             return "slower"
-        return "undecided" if self.with_verdict(*_UNDECIDED) else "not slower"
+        return "undecided" if self.with_verdict("inconclusive") else "not slower"
 
     def fails(self, comparison: Comparison) -> bool:
         """Return whether a case of these runs is a failure."""
-        if comparison.verdict not in _UNDECIDED or self.on_undecided == "pass":
+        if comparison.verdict != "inconclusive" or self.on_undecided == "pass":
             return comparison.verdict == "slower"
         is_blind = all(math.isinf(each.detectable) for each in self.comparisons)
-        return is_blind or self.on_undecided == "fail" or comparison.verdict == "unequal"
+        return is_blind or self.on_undecided == "fail"
 
     @property
     def _count(self) -> str:
@@ -72,7 +71,7 @@ class ComparedRuns:
 
     @property
     def headline(self) -> list[str]:
-        """The verdicts in a line each, with their cases: the worst first."""
+        """The verdicts in a line each, with their cases: the worst first; then other bytes."""
         n_launches = min(comparison.n_launches for comparison in self.comparisons)
         least = stats.least_launches(len(self.comparisons))
         remedy = (
@@ -82,10 +81,8 @@ class ComparedRuns:
             else _found_from(self.with_verdict("inconclusive"))
             + "More --launches can decide, or a quieter machine"
         )
-        placement = "Times of unequal work are not compared; --task-placement pinned makes it equal"
         groups = (
             ("Slower", ("slower",), ""),
-            ("Moved other bytes", ("unequal",), f". {placement}"),
             ("Undecided", ("inconclusive",), f". {remedy}"),
             ("Faster", ("faster",), ""), ("Same", ("same",), ""),
         )  # fmt: skip
@@ -96,7 +93,20 @@ class ComparedRuns:
                 every = len(cases) == len(self.comparisons) > 1
                 which = "" if every and title in ("Undecided", "Same") else f": {named}"
                 lines.append(f"{title}: {len(cases)} of {self._count}{which}{end}.")
-        return lines
+        return [*lines, *self._other_bytes()]
+
+    def _other_bytes(self) -> Iterator[str]:
+        """Yield which cases moved other bytes, and what that can come from."""
+        for c in self.comparisons:
+            before, after = c.baseline_moved_bytes, c.candidate_moved_bytes
+            if abs(after - before) > EQUAL_WORK * min(before, after):
+                by_dask = self.baseline.cases[c.baseline_id].cluster.task_placement == "dask"
+                yield (
+                    f"{self.case(c)}: {self.sides[1]} moved {format_bytes(round(after))} between "
+                    f"workers per iteration, {self.sides[0]} {format_bytes(round(before))}"
+                    + ", because of its work, or of where Dask placed it, which --task-placement "
+                    "pinned fixes" * by_dask + "."
+                )
 
     def _named(self, comparison: Comparison) -> str:
         if comparison.verdict in ("slower", "faster"):
@@ -186,7 +196,7 @@ def _junit(runs: ComparedRuns) -> str:
         text = f"{verdict}: {time} as long, 95 % interval {interval}"
         if runs.fails(comparison):
             junit.add_element(case, "failure", text, type=verdict, message=text)
-        elif verdict in _UNDECIDED:
+        elif verdict == "inconclusive":
             junit.add_element(case, "skipped", "", message=text)
         else:
             junit.add_element(case, "system-out", text)

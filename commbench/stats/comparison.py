@@ -326,9 +326,12 @@ def _comparison(
     limit = 1 + min_effect
     # Comparisons with nan are false.
     as_many = one.case.cluster.n_workers == two.case.cluster.n_workers
-    # Compression is to change the bytes on the wire.
+    # Compression is to change the bytes on the wire. With other software, the bytes of a case are a
+    # part of what has changed.
     codings = [each.case.settings.get(COMPRESSION, "as it is") for each in (one, two)]
-    if as_many and codings[0] == codings[1] and more > less * (1 + EQUAL_WORK):
+    is_one_case = one.case.variant == two.case.variant
+    as_coded = as_many and codings[0] == codings[1] and not is_one_case
+    if as_coded and more > less * (1 + EQUAL_WORK):
         verdict = "unequal"
     elif significant and ratio > limit and below > 1:
         verdict = "slower"

@@ -20,6 +20,8 @@ from pathlib import Path
 from commbench.errors import UsageError
 from commbench.machine import environment
 
+_PACKAGED = ("pyproject.toml", "setup.py")
+
 
 @dataclass(frozen=True)
 class Environment:
@@ -54,6 +56,13 @@ def environments(
         side: Environment(_make(one.commit, install, show), one.commit) if one.commit else one
         for side, one in given.items()
     }
+
+
+def differs(file: Path, commits: Sequence[str]) -> bool:
+    """Return whether two commits of the repository in the current folder differ in a file."""
+    command = ("git", "diff", "--name-only", *commits, "--", str(file))
+    said, problem = environment.run_tool(command, 10)
+    return bool(said.strip()) and not problem
 
 
 def _look_up(side: str, name: str) -> Environment:
@@ -112,6 +121,12 @@ def _steps(folder: Path, commit: str, python: Path, install: str) -> Iterator[Se
         # The folder of a worktree may have been removed.
         yield "git", "worktree", "prune"
         yield "git", "worktree", "add", "--quiet", "--detach", source, commit
+    if install == "." and not any((source / name).exists() for name in _PACKAGED):
+        raise UsageError(
+            f"the project of {commit[:12]} has no {' or '.join(_PACKAGED)}, so that pip can't "
+            "install it, and what commits install is what is compared. Add one, or say with "
+            "--install what else pip installs in the commit's worktree"
+        )
     yield sys.executable, "-m", "venv", "--clear", folder / "env"
     pip = (python, "-m", "pip", "--quiet", "--disable-pip-version-check", "install")
     # First, because the index may have no commbench for a project that requires it.

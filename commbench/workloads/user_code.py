@@ -79,12 +79,17 @@ class UserCode(ClusterWorkload):
         return 0
 
     def set_up(self) -> None:
-        """Let this process, and those that it starts, import what is next to a script."""
-        if self.source.is_script:
+        """Let this process, and those that it starts, import what is next to a script.
+
+        As in Python itself, they don't with ``PYTHONSAFEPATH``: `commbench ab` sets it, because
+        both sides would import what is next to the script, and not what they have installed.
+        """
+        if self.source.is_script and not sys.flags.safe_path:
             folder = str(self.source.file.parent)
             sys.path.insert(0, folder)
             known = os.environ.get("PYTHONPATH")
             os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, known)))
+        if self.source.is_script:
             sys.argv = [str(self.source.file)]
 
     def prepare(self, client: Any) -> None:
@@ -168,7 +173,9 @@ def workload(name: str) -> type[UserCode]:
     source = _source(name)
     content, tree = _parse(source)
     function = _function(source, tree)
-    digest = hashlib.sha256(content).hexdigest()
+    # Of an installed function, `commbench ab` compares two versions.
+    is_compared = sys.flags.safe_path and not source.is_script
+    digest = "" if is_compared else hashlib.sha256(content).hexdigest()
     more = {"help": "SHA-256 of the file", "is_option": False}
     params = make_dataclass(
         "Params",
@@ -215,7 +222,8 @@ def _source(name: str) -> _Source:
 def _candidates(module: str) -> Iterator[Path]:
     """Yield the files that the module can have; nothing is imported, not even its packages."""
     top, *rest = module.split(".")
-    spec = PathFinder.find_spec(top, ["", *sys.path]) or find_spec(top) if top else None
+    here = [] if sys.flags.safe_path else [""]
+    spec = PathFinder.find_spec(top, [*here, *sys.path]) or find_spec(top) if top else None
     if spec is None:
         return
     if not rest:

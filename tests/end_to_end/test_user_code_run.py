@@ -57,3 +57,25 @@ def test_a_main_that_closes_the_client_is_a_failure(run_script, tmp_path):
     assert ended.status == 1
     (failure,) = load(ended.run).failures["message"]
     assert "job.py closed the client; leave it open" in failure
+
+
+def test_beside_a_script_nothing_is_imported_with_safe_path(tmp_path):
+    # As `commbench ab` runs it: each side has a version of the module installed.
+    bench = """
+        import neighbour
+
+        def main(client):
+            assert neighbour.version == "installed"
+            assert client.submit(lambda: __import__("neighbour").version).result() == "installed"
+    """
+    for folder, version in (("jobs", "beside"), ("site", "installed")):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "neighbour.py").write_text(f"version = {version!r}")
+    (tmp_path / "jobs" / "bench.py").write_text(textwrap.dedent(bench))
+    with processes.command_line(tmp_path) as line:
+        line.environ.update(PYTHONSAFEPATH="1", PYTHONPATH=str(tmp_path / "site"))
+        ended = line.run(
+            tmp_path / "jobs" / "bench.py", "--launches", "1", "--iterations", "1", "--quiet",
+            "--backends", "tcp",
+        )  # fmt: skip
+    assert ended.status == 0, ended.said

@@ -87,10 +87,10 @@ VERDICTS = {
         {"AC": 3.0, "BC": 2.5},
         "use B or A (no difference shown); C takes 3.00× as long as A",
     ),
-    "only B beats C": ({"BC": 1.25}, "use B; C takes 1.25× as long as B; not distinguished: A"),
+    "only B beats C": ({"BC": 1.25}, "use B; C takes 1.25× as long as B; undecided: A"),
     "the slower median wins": (
         {"BA": 1.1},
-        "use B; A takes 1.10× as long as B; not distinguished: C",
+        "use B; A takes 1.10× as long as B; undecided: C",
     ),
     "each beats another": (
         {"AB": 2.0, "BC": 2.0, "CA": 2.0},

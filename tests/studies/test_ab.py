@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -119,7 +120,9 @@ def test_environment_slower_by_less_than_min_effect_is_status_0(ab):
 
 
 def test_quiet_has_no_progress(ab):
-    assert "block 1/" in ab("merge", launches=1).stderr
+    first, last = ab("merge", launches=1).stderr.splitlines()
+    assert re.fullmatch(r"block 1/1 \w+ 0 s, about \d.* left", first)
+    assert re.fullmatch(r"block 1/1 \w+ 0 s", last)
     assert ab("--quiet", "merge", launches=1).stderr == ""
 
 
@@ -171,6 +174,19 @@ def test_runs_of_commits_have_their_commits(ab, monkeypatch):
     assert [f"commit {side * 3}" in result.stdout for side in ("head", "base")] == [True, True]
     old, _ = (load(path).manifest for path in result.stdout.splitlines()[-2:])
     assert old.environment["git"]["working_directory"] == {"commit": "base" * 10, "dirty": False}
+
+
+@pytest.mark.parametrize("differs", [False, True])
+def test_a_script_that_commits_change_causes_a_warning(ab, monkeypatch, differs):
+    made = {side: Environment(python, side) for side, python in ab.pythons.items()}
+    monkeypatch.setattr(commits, "environments", lambda *_: made)
+    monkeypatch.setattr(
+        commits,
+        "differs",
+        lambda file, names: differs and (str(file), names) == ("bench.py", [*made]),
+    )
+    said = ab("bench.py", launches=1).stderr
+    assert ("warning: bench.py differs between the commits" in said) == differs
 
 
 def test_failed_launch_is_status_1_and_keeps_its_logs(ab):

@@ -117,6 +117,22 @@ def test_what_is_no_commit_is_refused_before_an_environment_is_made(name, messag
     assert not (project.path / "build" / "commits" / base[:12]).exists()
 
 
+def test_a_project_that_is_no_package_is_refused_before_its_environment(tmp_path, monkeypatch):
+    repository = Repository(tmp_path)
+    repository.commit(**{"bench.py": "def main(client): ..."})
+    monkeypatch.chdir(repository.path)
+    with pytest.raises(UsageError, match=r"has no pyproject.toml or setup.py, so that pip can't"):
+        commits.environments({"base": "HEAD", "head": "HEAD"}, ".", [].append)
+    assert not [*repository.path.glob("build/commits/*/env")]
+
+
+def test_whether_commits_differ_in_a_file(project, monkeypatch):
+    monkeypatch.chdir(project.path)
+    assert commits.differs(project.path / "commbench.py", project.commits)
+    assert not commits.differs(project.path / "backend.py", project.commits)
+    assert not commits.differs(project.path.parent / "elsewhere.py", project.commits)
+
+
 def test_commit_that_pip_cannot_install_is_refused(make):
     with pytest.raises(UsageError, match=r"there is no environment of .* ./nowhere failed"):
         make("old", "old", "--no-index ./nowhere")

@@ -89,7 +89,7 @@ def _row(what: str, group: list[Comparison], why: str) -> _Row:
         )
         return _Row(what, "", ", ".join(pairs), why)
     others = [f"{names[slow]} {ratios[best[0], slow]:.2f}×" for slow in beaten]
-    others += [f"{names[case]} not distinguished" for case in left]
+    others += [f"{names[case]} undecided" for case in left]
     # With others that may be as fast there is no winner.
     fastest = "" if left else " or ".join(names[case] for case in best)
     return _Row(what, fastest, ", ".join(others), why)
