@@ -9,7 +9,7 @@ import builders
 import numpy as np
 import pyarrow as pa
 
-from commbench.harness import suite
+from commbench.harness.cases import cases_for
 from commbench.model import USER_CODE, Case, ClusterSpec, Record, TaskRecord, TransferRecord
 from commbench.store import parts
 from commbench.store.parts import Batch
@@ -23,7 +23,7 @@ def generated(
     output: Path, n_records: int, n_workers: int = N_WORKERS, backends: Sequence[str] = ("tcp",)
 ) -> Path:
     """Write a run of two good launches with transfers between all workers, and return its path."""
-    cases = suite.cases_for(
+    cases = cases_for(
         "merge", backends, {"shuffle": "tasks"}, ClusterSpec(n_workers=n_workers), launches=2
     )
     few = [

@@ -24,7 +24,7 @@ import builders
 import numpy as np
 from collecting import collected
 
-from commbench.harness import suite
+from commbench.harness.cases import cases_for
 from commbench.model import ClusterSpec, TaskRecord, TransferRecord, TransportUsed, WireBytes
 from commbench.store.parts import Batch
 
@@ -106,7 +106,7 @@ def one_iteration(output: Path, n_workers: int, n_fetches: int) -> Path:
     Every worker fetches `n_fetches` times, from each other one in turn, and has as many tasks;
     there are eight workers to a host. Returns the run's path.
     """
-    (case,) = suite.cases_for("merge", ["tcp"], {}, ClusterSpec(n_workers=n_workers), launches=1)
+    (case,) = cases_for("merge", ["tcp"], {}, ClusterSpec(n_workers=n_workers), launches=1)
     run = builders.written(output, [case], builders.launches(case, [1.0], n_samples=1))
     many = run.parts("one")
     common = {"case_id": case.id, "launch": 0}

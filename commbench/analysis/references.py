@@ -36,7 +36,7 @@ import scipy
 
 from commbench.analysis.run import Run
 from commbench.errors import ReferenceFileError, UnknownNameError, UsageError
-from commbench.harness.suite import structure
+from commbench.harness.cases import structure
 from commbench.machine.environment import recorded
 from commbench.model import Case
 from commbench.model.units import format_message_size

@@ -513,7 +513,9 @@ def _n_busy_threads(case: Case, layer: str) -> int:
 
 
 def _may_be_remote(case: Case) -> bool:
-    """Return whether workers may be on other hosts, with other cores."""
+    """Return whether workers or a peer may be on other hosts, with other cores."""
+    if case.params.get("peer"):
+        return True
     try:
         return bool(registry.load("launcher", case.cluster.launcher).remote(case.cluster))
     except CommbenchError:

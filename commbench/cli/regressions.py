@@ -227,15 +227,15 @@ def _echo_error(line: str) -> None:
     click.echo(line, err=True)
 
 
-def _warn_of_change(script: str, environments: Mapping[str, Environment]) -> None:
-    """Warn if the commits have different versions of the script, of which one is measured."""
+def _warn_of_change(name: str, environments: Mapping[str, Environment]) -> None:
+    """Warn if the commits have different versions of a script or suite, of which one is used."""
     from commbench.studies import commits
 
     names = [side.commit for side in environments.values()]
-    if script.endswith(".py") and all(names) and commits.differs(Path(script), names):
+    if Path(name).is_file() and all(names) and commits.differs(Path(name), names):
         _echo_error(
-            f"warning: {script} differs between the commits, and both sides run the file in the "
-            "current folder: a change of the script is not measured, only of what it imports"
+            f"warning: {name} differs between the commits, and both sides use the file in the "
+            "current folder: what changed in it is not measured"
         )
 
 

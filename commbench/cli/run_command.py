@@ -117,6 +117,7 @@ def _workload_command(name: str) -> click.Command:
 def measure_workload(name: str, given: dict[str, Any]) -> int:
     """Measure a workload with the options that were `given`; return the exit status."""
     from commbench.harness import suite
+    from commbench.harness.cases import make_suite
 
     kind = workloads.load(name)
     keys = [field.name for field in fields(kind.Params)]
@@ -131,7 +132,7 @@ def measure_workload(name: str, given: dict[str, Any]) -> int:
         lambda spec: suite.choose_placement(given.get("placement") or "none", spec),
         **options.replication(given),
     )
-    return start(suite.make_suite(name.removesuffix(".py"), cases), given)
+    return start(make_suite(name.removesuffix(".py"), cases), given)
 
 
 def _suite_command(name: str, path: Path) -> click.Command:
@@ -162,7 +163,8 @@ def start(suite: Suite, given: dict[str, Any]) -> int:
     from datetime import UTC, datetime
 
     from commbench.harness import preflight
-    from commbench.harness import suite as suites
+    from commbench.harness.cases import plan
+    from commbench.harness.suite import read_racks
     from commbench.machine import environment
     from commbench.store import directory
     from commbench.studies import budget
@@ -173,7 +175,7 @@ def start(suite: Suite, given: dict[str, Any]) -> int:
     options.validate_verbosity(given)
     seed = given.get("seed") or 0
     if given.get("dry_run"):
-        _print_scripts(suites.plan(suite, seed), given["output"])
+        _print_scripts(plan(suite, seed), given["output"])
         return 0
     suite = options.available(suite, skip=bool(given.get("skip_unavailable")))
     stopping = options.stopping(given)
@@ -196,16 +198,16 @@ def start(suite: Suite, given: dict[str, Any]) -> int:
         min_batch_bytes=given["min_batch"],
         command=shlex.join(["commbench", *map(user_code.normalize, arguments)]),
         stopping=stopping,
-        racks=suites.read_racks(given["racks"]) if given.get("racks") else {},
+        racks=read_racks(given["racks"]) if given.get("racks") else {},
         expected_Bps=dict(given.get("expect") or ()),
     )
     store = directory.RunStore.create(given["output"], described)
-    return _execute(store, suites.plan(suite, seed), given)
+    return _execute(store, plan(suite, seed), given)
 
 
 def _resume(given: dict[str, Any], workload: str = "") -> int:
     """Run the missing launches of the run ``given["resume"]`` and return the exit status."""
-    from commbench.harness import suite as suites
+    from commbench.harness.cases import plan, shift
     from commbench.stats.selection import good_launches
     from commbench.store import directory
     from commbench.studies import budget
@@ -228,8 +230,8 @@ def _resume(given: dict[str, Any], workload: str = "") -> int:
         suite = budget.level_launches(budget.pilot(suite), done)
         manifest = replace(manifest, suite=budget.pilot(manifest.suite))
     store = directory.RunStore.reopen(path, manifest)
-    missing = suites.plan(suite, store.manifest.seed + len(data.ends), done=done)
-    return _execute(store, suites.shift(missing, data.launches_begun()), given)
+    missing = plan(suite, store.manifest.seed + len(data.ends), done=done)
+    return _execute(store, shift(missing, data.launches_begun()), given)
 
 
 def _execute(store: RunStore, launches: Sequence[Launch], given: dict[str, Any]) -> int:
@@ -330,7 +332,7 @@ def _print_scripts(launches: Sequence[Launch], output: Path) -> None:
         pair = issubclass(workloads.load(launch.case.workload), PairWorkload)
         (pairs if pair else jobs).append(launch)
     for case in (launch.case for launch in pairs if jobs):
-        click.echo(f"{case.workload} over {case.variant}: two processes here, no job", err=True)
+        click.echo(f"{case.workload} over {case.variant}: two processes, no job", err=True)
     for launch in jobs or pairs:
         case, cluster = launch.case, launch.case.cluster
         launcher = registry.load("launcher", cluster.launcher)()

@@ -12,7 +12,8 @@ from commbench import backends
 from commbench.backends.base import Backend, Unavailability
 from commbench.conformance.assertions import assert_one_line, assert_raises
 from commbench.errors import UnavailableError, UsageError
-from commbench.harness import runner, suite
+from commbench.harness import runner
+from commbench.harness.cases import cases_for, make_suite, plan
 from commbench.model import ClusterSpec, Failure, LaunchEnd, Phase, Sample, TransportUsed
 from commbench.store import parts
 from commbench.store.emitter import InMemory
@@ -115,13 +116,13 @@ def _exchange_messages(backend: Backend, device: str, scratch: Path) -> set[str]
     ]
     layers = [*below, "comm", "worker"]
     params = {"sizes": list(_SIZES), "layers": layers, "seconds_per_size": 0.5}
-    cases = suite.cases_for(
+    cases = cases_for(
         "pingpong", [name], params, ClusterSpec(device=device),
         launches=1, iterations=20, warmups=2, timeout_s=_TIMEOUT_S,
     )  # fmt: skip
-    plan = suite.plan(suite.make_suite("conformance", cases), seed=0)
+    launches = plan(make_suite("conformance", cases), seed=0)
     records = InMemory()
-    for emitted in runner.run_plan(plan, scratch):
+    for emitted in runner.run_plan(launches, scratch):
         if emitted is not None and not isinstance(emitted, Phase):
             records(emitted)
     records += parts.all_records(scratch)

@@ -10,7 +10,7 @@ from typing import Any
 from commbench import backends
 from commbench.conformance.assertions import assert_raises
 from commbench.errors import UsageError
-from commbench.harness import suite
+from commbench.harness.cases import cases_for, make_workload
 from commbench.harness.measure.cluster import measure_cluster
 from commbench.launchers.base import RunningCluster
 from commbench.model import ClusterSpec, Launch, Placement, Sample, registry
@@ -56,7 +56,7 @@ def check_launcher(name: str, scratch: Path, backend: str = "tcp", /, **cluster:
     kind = registry.load("launcher", name)
     assert kind.name == name, f"the entry point is {name!r}, but its name is {kind.name!r}"
     spec, talk = ClusterSpec(launcher=name, **cluster), backends.parse(backend)
-    (case,) = suite.cases_for(_WORKLOAD, (backend,), _PARAMS, spec, iterations=2, warmups=1)
+    (case,) = cases_for(_WORKLOAD, (backend,), _PARAMS, spec, iterations=2, warmups=1)
     for field, value in _FOREIGN.items():
         if field not in kind.supports:
             with assert_raises(UsageError, f"{field}, which {name} does not take,"):
@@ -66,7 +66,7 @@ def check_launcher(name: str, scratch: Path, backend: str = "tcp", /, **cluster:
         _check_cpu_time(running)
         launch = Launch(case=case, index=0, block=0, position=0)
         records = InMemory()
-        workload: Any = suite.make_workload(case)
+        workload: Any = make_workload(case)
         measure_cluster(launch, workload, talk, running, records)
         foreign_pids, preexisting = running.foreign_pids, running.preexisting
     samples = [record for record in records if isinstance(record, Sample)]

@@ -10,7 +10,8 @@ from typing import Any
 
 from commbench.conformance.assertions import assert_one_line, assert_raises
 from commbench.errors import UsageError, VerificationError
-from commbench.harness import options, suite
+from commbench.harness import options
+from commbench.harness.cases import structure
 from commbench.harness.measure.cluster import until_forgotten
 from commbench.model import LAYERS, registry
 from commbench.workloads.base import (
@@ -56,7 +57,7 @@ def check_workload(name: str, client: Any = None, /, **params: Any) -> None:
     assert_one_line("summary", kind.summary)
     assert_one_line("stresses", kind.stresses)
     _check_params(kind)
-    filled = suite.structure(params, kind.Params, name)
+    filled = structure(params, kind.Params, name)
 
     def make(seed: int) -> Any:
         context = Context(n_workers=2, device="cpu", seed=seed, memory_limit_bytes=_MEMORY_BYTES)
@@ -82,7 +83,7 @@ def _check_params(kind: type[Workload]) -> None:
     try:
         defaults = params()
         options.param_options(params)
-        again = suite.structure(asdict(defaults), params, kind.name)
+        again = structure(asdict(defaults), params, kind.name)
     except (TypeError, KeyError, UsageError) as error:
         raise AssertionError(
             f"Params makes no options: {error!r}; every field has a default, and is an int, float, "

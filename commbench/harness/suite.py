@@ -56,12 +56,7 @@ from typing import Any, get_type_hints
 from commbench import workloads
 from commbench.errors import CommbenchError, SuiteError, UnknownNameError, UsageError
 from commbench.harness import vary as vary_
-from commbench.harness.cases import cases_for as cases_for
-from commbench.harness.cases import make_suite as make_suite
-from commbench.harness.cases import make_workload as make_workload
-from commbench.harness.cases import plan as plan
-from commbench.harness.cases import shift as shift
-from commbench.harness.cases import structure as structure
+from commbench.harness.cases import cases_for, make_suite, structure
 from commbench.machine import cores, topology
 from commbench.model import Case, ClusterSpec, Placement, Suite, published
 from commbench.workloads import device, user_code

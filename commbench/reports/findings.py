@@ -44,10 +44,19 @@ def largest(run: Run, most: int, only: Collection[str] = ()) -> list[list[Findin
 
 
 def sentence(run: Run, findings: Sequence[Finding]) -> str:
-    """Return a sentence about findings of a rule, which has the words of the first one."""
+    """Return a sentence about findings of a rule, which has the words of the first one.
+
+    It names all cases with the same cause, so that this doesn't seem to be the backend's.
+    """
     first, names = findings[0], _names(run)
     who = names[first.case_id]
-    others = [f"{names[each.case_id]} {each.effect.share:.0%}" for each in findings[1:]]
+    shared = [
+        each for each in run.findings
+        if (each.rule, each.statement) == (first.rule, first.statement)
+        and each.effect.is_known and each not in findings
+    ]  # fmt: skip
+    shared.sort(key=lambda each: each.effect.rank)
+    others = [f"{names[each.case_id]} {each.effect.share:.0%}" for each in (*findings[1:], *shared)]
     if first.is_fine:
         text = f"{some([*dict.fromkeys(names[each.case_id] for each in findings)], _MAX_NAMES)}: "
         text = text * (len(names) > 1) + first.statement
@@ -55,7 +64,7 @@ def sentence(run: Run, findings: Sequence[Finding]) -> str:
         text = first.statement
     else:
         text = f"{who if len(names) > 1 else 'it'} could take {first.effect} less time"
-        text += f", {', '.join(others[:_MAX_NAMES])}" * bool(others) + f": {first.statement}"
+        text += f", {some(others, _MAX_NAMES)}" * bool(others) + f": {first.statement}"
     return f"{text}. {_capitalized(_remedy(run, first, only_worse=True))}."
 
 

@@ -27,6 +27,8 @@ from commbench.reports.sections.differences import (
 from commbench.stats.comparison import EQUAL_WORK
 
 _MOST_NAMED = 4
+_FEW_BYTES = 10_000
+"""Differences that mean nothing: of messages about tasks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,17 +98,28 @@ class ComparedRuns:
         return [*lines, *self._other_bytes()]
 
     def _other_bytes(self) -> Iterator[str]:
-        """Yield which cases moved other bytes, and what that can come from."""
-        for c in self.comparisons:
-            before, after = c.baseline_moved_bytes, c.candidate_moved_bytes
-            if abs(after - before) > EQUAL_WORK * min(before, after):
-                by_dask = self.baseline.cases[c.baseline_id].cluster.task_placement == "dask"
-                yield (
-                    f"{self.case(c)}: {self.sides[1]} moved {format_bytes(round(after))} between "
-                    f"workers per iteration, {self.sides[0]} {format_bytes(round(before))}"
-                    + ", because of its work, or of where Dask placed it, which --task-placement "
-                    "pinned fixes" * by_dask + "."
-                )
+        """Yield the amounts if cases moved other bytes, and what that can come from."""
+        others = [
+            c for c in self.comparisons
+            if abs(c.candidate_moved_bytes - c.baseline_moved_bytes)
+            > max(EQUAL_WORK * min(c.baseline_moved_bytes, c.candidate_moved_bytes), _FEW_BYTES)
+        ]  # fmt: skip
+        if not others:
+            return
+        amounts = [
+            f"{self.case(c)} {format_bytes(round(c.candidate_moved_bytes))} instead of "
+            f"{format_bytes(round(c.baseline_moved_bytes))}"
+            for c in others
+        ]
+        yield (
+            f"Bytes between workers in an iteration differ: {some(amounts, _MOST_NAMED)}."
+            + " Either the code moves more or less, or Dask placed its tasks differently; "
+            "--task-placement pinned excludes that." * any(map(self._is_placed_by_dask, others))
+        )
+
+    def _is_placed_by_dask(self, comparison: Comparison) -> bool:
+        case = self.baseline.cases[comparison.baseline_id]
+        return case.cluster.task_placement == "dask"
 
     def _named(self, comparison: Comparison) -> str:
         if comparison.verdict in ("slower", "faster"):

@@ -205,7 +205,7 @@ def between(
         if (key := (same.get(side.case.id, ""), side.layer, side.payload_bytes)) in candidates
     ]
     paired = interleaved and all(one.blocks == two.blocks for one, two in pairs)
-    compared = compare_pairs(pairs, min_effect, paired=paired)
+    compared = compare_pairs(pairs, min_effect, paired=paired, equal_work=False)
     usual = _session_ratios(history, control)
     return [
         _after_sessions(each, usual.get(_key(one), math.nan))
@@ -250,7 +250,7 @@ def _after_sessions(comparison: Comparison, usual: float) -> Comparison:
 
 def compare_pairs(
     pairs: Sequence[tuple[Side, Side]], min_effect: float, *, alike: float = 0.0,
-    paired: bool = False, alpha: float = 1 - CONFIDENCE,
+    paired: bool = False, alpha: float = 1 - CONFIDENCE, equal_work: bool = True,
 ) -> list[Comparison]:  # fmt: skip
     """Compare the second of each pair with the first.
 
@@ -264,6 +264,9 @@ def compare_pairs(
         significant.
     alpha
         The two-sided level of the tests, and the level of each one-sided test for ``same``.
+    equal_work
+        Whether sides that moved other bytes have the verdict ``unequal``. Of one case with other
+        software, the bytes are a part of what has changed.
     """
     n_launches = min((len(side.medians) for pair in pairs for side in pair), default=0)
     known = all(side.medians.min() > 0 for pair in pairs for side in pair)
@@ -275,7 +278,9 @@ def compare_pairs(
         [inference.p_value(test, one.medians, two.medians) for one, two in pairs]
     )
     return [
-        _comparison(one, two, min_effect, max(p_value, alike), test, ranks, level, alpha)
+        _comparison(
+            one, two, min_effect, max(p_value, alike), test, ranks, level, alpha, equal_work
+        )
         for (one, two), p_value in zip(pairs, adjusted, strict=True)
     ]
 
@@ -305,7 +310,7 @@ def _detectable(one: Side, two: Side, min_effect: float, test: str, level: float
 
 def _comparison(
     one: Side, two: Side, min_effect: float, p_value: float, test: str, ranks: str,
-    level: float, alpha: float,
+    level: float, alpha: float, equal_work: bool,
 ) -> Comparison:  # fmt: skip
     n_one, n_two = len(one.medians), len(two.medians)
     n_launches = min(n_one, n_two)
@@ -326,11 +331,9 @@ def _comparison(
     limit = 1 + min_effect
     # Comparisons with nan are false.
     as_many = one.case.cluster.n_workers == two.case.cluster.n_workers
-    # Compression is to change the bytes on the wire. With other software, the bytes of a case are a
-    # part of what has changed.
+    # Compression is to change the bytes on the wire.
     codings = [each.case.settings.get(COMPRESSION, "as it is") for each in (one, two)]
-    is_one_case = one.case.variant == two.case.variant
-    as_coded = as_many and codings[0] == codings[1] and not is_one_case
+    as_coded = equal_work and as_many and codings[0] == codings[1]
     if as_coded and more > less * (1 + EQUAL_WORK):
         verdict = "unequal"
     elif significant and ratio > limit and below > 1:

@@ -145,7 +145,9 @@ def case_labels(run: Run) -> dict[str, str]:
             for key, value in settings[case.id].items()
             if any(_text(peer.get(key)) != _text(value) for peer in peers)
         )
-        labels[case.id] = f"{case.workload} ({apart})" if apart else case.workload
+        peer = case.params.get("peer")
+        name = f"{case.workload} with {peer}" if peer else case.workload
+        labels[case.id] = f"{name} ({apart})" if apart else name
     return labels
 
 

@@ -23,6 +23,7 @@ from commbench.errors import UnwritableError, UsageError
 from commbench.model import LaunchEnd, Manifest, Record
 from commbench.store import directory, parts, records
 from commbench.studies.commits import Environment
+from commbench.workloads.user_code import AB
 
 SIDES = ("base", "head")
 
@@ -111,7 +112,7 @@ def _run(experiment: Experiment, side: str, number: int, output: Path) -> Path:
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
         child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said,
-            env={**environ, "PYTHONSAFEPATH": "1"}, start_new_session=True,
+            env={**environ, "PYTHONSAFEPATH": "1", AB: "1"}, start_new_session=True,
         )  # fmt: skip
         try:
             status = child.wait()

@@ -8,7 +8,7 @@ from dataclasses import replace
 from commbench import stats, workloads
 from commbench.analysis.run import Run
 from commbench.errors import UsageError
-from commbench.harness import suite as suites
+from commbench.harness.cases import plan, shift
 from commbench.model import Launch, Manifest, Stopping, Suite
 from commbench.model.units import format_seconds
 from commbench.workloads.base import ClusterWorkload
@@ -82,8 +82,8 @@ def extend(
             if due == stats.N_LOOKS or data.ended_by:
                 return
         iterations = stats.next_block(data).iterations
-        block = suites.plan(suite, manifest.seed + len(data.ends), done=last_launches)
-        for launch in suites.shift(block, data.launches_begun()):
+        block = plan(suite, manifest.seed + len(data.ends), done=last_launches)
+        for launch in shift(block, data.launches_begun()):
             kind = workloads.load(launch.case.workload)
             if iterations is None or not issubclass(kind, ClusterWorkload):
                 yield launch

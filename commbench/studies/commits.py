@@ -124,8 +124,8 @@ def _steps(folder: Path, commit: str, python: Path, install: str) -> Iterator[Se
     if install == "." and not any((source / name).exists() for name in _PACKAGED):
         raise UsageError(
             f"the project of {commit[:12]} has no {' or '.join(_PACKAGED)}, so that pip can't "
-            "install it, and what commits install is what is compared. Add one, or say with "
-            "--install what else pip installs in the commit's worktree"
+            "install it. What commits install is what ab compares: add one, or give --install the "
+            "arguments of pip"
         )
     yield sys.executable, "-m", "venv", "--clear", folder / "env"
     pip = (python, "-m", "pip", "--quiet", "--disable-pip-version-check", "install")

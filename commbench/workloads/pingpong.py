@@ -17,6 +17,8 @@ of 64 messages before the peer acknowledges them.
 
 from __future__ import annotations
 
+import shlex
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -92,7 +94,7 @@ class PingPong(PairWorkload):
             metadata={
                 "added": "0.1",
                 "help": "measure between this host and another: its name, for ssh, or a command "
-                "that runs a program there, such as 'srun -w node2'",
+                "that runs a program there, such as 'srun -N1 -n1 -w node2'",
             },
         )
 
@@ -113,6 +115,15 @@ class PingPong(PairWorkload):
             raise UsageError(
                 f"pingpong: the layers comm and coroutine only have the mode {params.mode}; "
                 "--layers comm,coroutine, or another --mode"
+            )
+        try:
+            command = shlex.split(params.peer)
+        except ValueError as error:
+            raise UsageError(f"pingpong: --peer {params.peer!r}: {error}") from error
+        if params.peer and (not command or (command[1:] and shutil.which(command[0]) is None)):
+            raise UsageError(
+                f"pingpong: --peer {params.peer!r} is neither one word, the name of a host, nor "
+                "begins with a program of this machine; for example node2 or 'ssh -p 22 node2'"
             )
         if "worker" in params.layers and params.peer:
             raise UsageError(

@@ -38,6 +38,8 @@ _TO_ADD = f"""
         with Client() as client:
             {_MAIN}(client)"""
 _SHA256 = "sha256"
+AB = "COMMBENCH_AB"
+"""The environment variable that `commbench ab` sets."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,8 @@ class UserCode(ClusterWorkload):
         super().__init__(params, context)
         self._arguments = asdict(params)
         current = type(params)().sha256
-        if self._arguments.pop(_SHA256) != current:
+        # It is empty in `commbench ab`.
+        if self._arguments.pop(_SHA256) not in (current, ""):
             raise UsageError(
                 f"{self.source.file.name} is not what it was when the run began (its SHA-256 is "
                 f"{current[:12]}…, and was {params.sha256[:12]}…); begin a new run"
@@ -130,6 +133,11 @@ def _explained(what: str, client: Any) -> Iterator[None]:
         raise LaunchError(f"{what} ended its process (sys.exit); let it return") from error
     except Exception as error:
         error.add_note(f"raised by {what}")
+        if isinstance(error, ModuleNotFoundError) and sys.flags.safe_path:
+            error.add_note(
+                "with PYTHONSAFEPATH, as in commbench ab, modules in the script's folder are not "
+                "imported: the project has to install them"
+            )
         raise
     if client.status != "running":
         raise LaunchError(f"{what} closed the client; leave it open, commbench closes it")
@@ -174,7 +182,7 @@ def workload(name: str) -> type[UserCode]:
     content, tree = _parse(source)
     function = _function(source, tree)
     # Of an installed function, `commbench ab` compares two versions.
-    is_compared = sys.flags.safe_path and not source.is_script
+    is_compared = AB in os.environ and not source.is_script
     digest = "" if is_compared else hashlib.sha256(content).hexdigest()
     more = {"help": "SHA-256 of the file", "is_option": False}
     params = make_dataclass(

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from commbench import backends
-from commbench.harness import suite
+from commbench.harness.cases import cases_for
 from commbench.harness.launch import run_launch
 from commbench.harness.measure import cluster, plugins
 from commbench.model import ClusterSpec, Launch, Sample
@@ -56,7 +56,7 @@ def main(backend: str, scratch: Path) -> None:
     scratch.mkdir()
     os.environ.update(backends.parse(backend).environment("cpu", scratch))
     cluster.Profiler = EveryOther  # type: ignore[misc]
-    (case,) = suite.cases_for(
+    (case,) = cases_for(
         "merge", [backend], {"shuffle": "tasks"}, ClusterSpec(),
         iterations=2 * N_PAIRS, warmups=N_WARMUPS,
     )  # fmt: skip

@@ -17,8 +17,8 @@ from distributed import Client, LocalCluster, wait
 
 import commbench
 from commbench import backends, stats
-from commbench.harness import p2p, pinning, runner, suite, transfers
-from commbench.harness.cases import make_workload
+from commbench.harness import p2p, pinning, runner, transfers
+from commbench.harness.cases import cases_for, make_suite, make_workload, plan
 from commbench.harness.measure import plugins
 from commbench.launchers.local import LocalLauncher
 from commbench.model import ClusterSpec, Sample
@@ -33,7 +33,7 @@ ROUNDS = 15
 
 
 def harness_seconds(backend, size, count, logs):
-    cases = suite.cases_for(
+    cases = cases_for(
         "pingpong",
         [backend],
         {"sizes": [size], "seconds_per_size": 60.0},
@@ -42,7 +42,7 @@ def harness_seconds(backend, size, count, logs):
         iterations=count if size <= 8192 else count * 10,
         warmups=count // 10 if size <= 8192 else count,
     )
-    records = runner.run_plan(suite.plan(suite.make_suite("overhead", cases), 0), logs)
+    records = runner.run_plan(plan(make_suite("overhead", cases), 0), logs)
     return [r.seconds for r in records if isinstance(r, Sample) and not r.warmup]
 
 
@@ -181,7 +181,7 @@ def sleeping_tasks(cluster, work, observed):
 def test_measuring_64_workers_costs_the_scheduler_less_than_2_percent(tmp_path):
     spec = ClusterSpec(n_workers=64, launcher_options={"processes": "4"})
     params = {"steps": 10, "task_s": 0.05}
-    (case,) = suite.cases_for("patterns", ["tcp"], params, spec)
+    (case,) = cases_for("patterns", ["tcp"], params, spec)
     work = make_workload(case)
     with LocalLauncher().start(spec, "tcp", tmp_path) as cluster:
         work.prepare(cluster.client)

@@ -6,7 +6,7 @@ import builders as b
 import generated
 
 from commbench import model
-from commbench.harness import suite
+from commbench.harness.cases import cases_for
 from commbench.model import ClusterSpec
 
 _N_WORKERS = 4
@@ -83,7 +83,7 @@ GENERATED = {
 
 def _merge(backends, cluster, rows):
     params = {"rows": rows, "shuffle": "tasks"}
-    return suite.cases_for("merge", backends, params, cluster, launches=3)
+    return cases_for("merge", backends, params, cluster, launches=3)
 
 
 def _pairs(n_workers):

@@ -10,7 +10,7 @@ import builders
 import pytest
 import trees
 
-from commbench.harness import suite
+from commbench.harness.cases import cases_for, make_suite, plan
 from commbench.machine import environment
 from commbench.model import ClusterSpec, Failure, Record
 
@@ -36,11 +36,11 @@ def launch(
 ) -> list[Record]:
     """Measure a case once, in one launch, and return its records."""
     spec = ClusterSpec(device="gpu", **cluster)
-    cases = suite.cases_for(
+    cases = cases_for(
         workload, [backend], params, spec, launches=1, iterations=2, warmups=1, timeout_s=240
     )
-    plan = suite.plan(suite.make_suite("fake", cases), seed=0)
-    return builders.measured(plan, folder)
+    launches = plan(make_suite("fake", cases), seed=0)
+    return builders.measured(launches, folder)
 
 
 def of_kind(kind: type[Any], records: list[Record]) -> list[Any]:

@@ -11,7 +11,7 @@ import pytest
 from commbench.analysis.comparability import match
 from commbench.errors import UsageError
 from commbench.harness import suite
-from commbench.harness.cases import unmet
+from commbench.harness.cases import cases_for, unmet
 from commbench.machine import environment, gpu
 from commbench.machine.installed import install_command
 from commbench.machine.topology import Gpu, Host, auto
@@ -64,7 +64,7 @@ def problem(workload="all-to-all", cluster=SPEC, **params):
 )
 def test_options_that_contradict_each_other_are_refused(spec, backend, says):
     with pytest.raises(UsageError, match=says):
-        suite.cases_for("transpose-sum", [backend], {}, spec)
+        cases_for("transpose-sum", [backend], {}, spec)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_gpus_suffice_where_workers_share_them_or_are_elsewhere(cluster):
 def test_rmm_cant_be_set_up_on_a_running_cluster():
     spec = replace(SPEC, launcher="external", scheduler="tcp://10.0.0.1:8786", rmm_pool="1GB")
     with pytest.raises(UsageError, match=r"RMM \(pool 1GB\) can't be set up on a cluster that is"):
-        suite.cases_for("merge", ["tcp"], {}, spec)
+        cases_for("merge", ["tcp"], {}, spec)
 
 
 def test_runs_that_differ_in_rmm_are_not_compared():

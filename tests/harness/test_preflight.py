@@ -8,14 +8,15 @@ import builders
 import pytest
 
 from commbench import load
-from commbench.harness import preflight, suite
+from commbench.harness import preflight
+from commbench.harness.cases import cases_for
 from commbench.model import ClusterSpec, Suite, registry
 
 REFERENCE = Path(__file__).parents[2] / "results/reference"
 
 
 def case(workload="merge", **cluster):
-    (one,) = suite.cases_for(workload, ["tcp"], {}, ClusterSpec(**cluster))
+    (one,) = cases_for(workload, ["tcp"], {}, ClusterSpec(**cluster))
     return one
 
 
@@ -36,7 +37,7 @@ def test_the_estimate_is_right_within_a_factor_of_three(name):
 @pytest.mark.parametrize("workload", registry.names("workload"))
 def test_the_problem_of_a_quick_run_takes_a_few_seconds(workload):
     kind = registry.load("workload", workload)
-    (one,) = suite.cases_for(workload, ["tcp"], dict(kind.quick), ClusterSpec(memory_limit="10MB"))
+    (one,) = cases_for(workload, ["tcp"], dict(kind.quick), ClusterSpec(memory_limit="10MB"))
     assert preflight.launch_seconds(one) < 8 < 2 * preflight.launch_seconds(one)
 
 

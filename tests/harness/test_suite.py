@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from commbench.analysis import comparability
 from commbench.errors import SuiteError, UsageError
 from commbench.harness import suite
-from commbench.harness.suite import cases_for, make_suite, plan, read_suite, shift
+from commbench.harness.cases import cases_for, make_suite, plan, shift, structure
+from commbench.harness.suite import read_suite
 from commbench.model import ClusterSpec, registry
 from commbench.stats.selection import describe_settings
 from commbench.store.records import decode_launch
@@ -163,7 +164,7 @@ def test_integers_and_floats_of_the_same_value_give_the_same_case(texts, read):
 def test_docstring_has_every_key():
     text = textwrap.dedent((suite.__doc__ or "").partition("::\n")[2])
     content = tomllib.loads(text)
-    suite.structure(content, suite.SuiteFile, "docstring")
+    structure(content, suite.SuiteFile, "docstring")
     in_suite, in_case = (
         {field.name for field in dataclasses.fields(kind)}
         for kind in (suite.SuiteFile, suite.CaseEntry)
@@ -246,7 +247,7 @@ values = st.recursive(
 def test_any_content_is_a_suite_or_refused(content):
     structured, message = None, ""
     try:
-        structured = suite.structure(content, suite.SuiteFile, "my.toml")
+        structured = structure(content, suite.SuiteFile, "my.toml")
     except SuiteError as error:
         message = str(error)
     assert isinstance(structured, suite.SuiteFile) != ("my.toml" in message)

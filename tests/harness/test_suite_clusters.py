@@ -54,7 +54,7 @@ def test_every_case_of_a_shipped_suite_has_a_job_script(name, tmp_path):
     threads = [int(script.partition("--nthreads ")[2].split()[0]) for script in scripts]
     assert sorted(threads) == sorted(cluster.threads_per_worker for cluster in clusters)
     n_pairs = len(cases) - len(clusters)
-    assert result.stderr.count("two processes here, no job") == n_pairs
+    assert result.stderr.count("two processes, no job") == n_pairs
     assert not any(tmp_path.iterdir())
 
 

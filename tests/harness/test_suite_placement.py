@@ -5,6 +5,7 @@ import trees
 import commbench
 from commbench.errors import UsageError
 from commbench.harness import suite
+from commbench.harness.cases import cases_for
 from commbench.machine import cores
 from commbench.machine.topology import Host, NumaNode
 from commbench.model import ClusterSpec, Placement
@@ -81,7 +82,7 @@ def test_racks_are_lists_of_hosts(write):
 def test_a_placement_that_would_be_ignored_is_refused(workload, launcher, message):
     cluster = ClusterSpec(launcher=launcher, placement=(Placement(cpus="0"),) * 2)
     with pytest.raises(UsageError, match=message):
-        suite.cases_for(workload, ["tcp"], {}, cluster)
+        cases_for(workload, ["tcp"], {}, cluster)
 
 
 def test_a_suite_names_a_placement_file_for_all_or_single_cases(write, tmp_path):

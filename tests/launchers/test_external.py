@@ -17,7 +17,8 @@ from distributed import Client
 
 from commbench.conformance import check_launcher
 from commbench.errors import LaunchError, UsageError
-from commbench.harness import runner, suite
+from commbench.harness import runner
+from commbench.harness.cases import cases_for
 from commbench.harness.measure import plugins
 from commbench.harness.transfers import TransferLog
 from commbench.launchers import external
@@ -135,9 +136,7 @@ def test_the_scheduler_cleans_up_after_a_killed_launch(dask_cluster, owner, tmp_
     owner.get_task_stream()
     before = without_log_entries(cluster_state.snapshot(owner))
     assert before["scheduler"]["task stream"] == 100_000
-    (case,) = suite.cases_for(
-        "merge", ["tcp"], {"rows": 20_000}, spec(dask_cluster), iterations=5000
-    )
+    (case,) = cases_for("merge", ["tcp"], {"rows": 20_000}, spec(dask_cluster), iterations=5000)
     records = runner.run_plan([Launch(case=case, index=0, block=0, position=0)], tmp_path)
     next(record for record in records if isinstance(record, Sample))
     assert "commbench-cleaner" in cluster_state.snapshot(owner)["scheduler"]["plugins"]
@@ -251,7 +250,7 @@ def test_a_second_launch_on_a_cluster_is_refused(dask_cluster, owner, tmp_path, 
 )
 def test_an_unusable_scheduler_is_refused_before_anything_starts(scheduler, backend, message):
     with pytest.raises(UsageError, match=message):
-        suite.cases_for("merge", (backend,), {}, spec(scheduler))
+        cases_for("merge", (backend,), {}, spec(scheduler))
 
 
 def test_the_address_is_read_from_a_schedulers_file(tmp_path):
@@ -290,7 +289,7 @@ def test_options_that_the_launcher_does_not_take_are_usage_errors(arguments, mes
 
 def test_a_pair_workload_takes_no_launcher():
     with pytest.raises(UsageError, match="launcher ssh is for workloads on a cluster"):
-        suite.cases_for("pingpong", ("tcp",), {}, ClusterSpec(launcher="ssh", hosts=("a", "b")))
+        cases_for("pingpong", ("tcp",), {}, ClusterSpec(launcher="ssh", hosts=("a", "b")))
 
 
 def test_the_report_warns_of_the_ucx_settings_of_a_running_cluster(recorded):

@@ -13,7 +13,8 @@ import processes
 import pytest
 
 from commbench.errors import LaunchError, UnavailableError, UsageError
-from commbench.harness import runner, suite
+from commbench.harness import runner
+from commbench.harness.cases import cases_for
 from commbench.launchers import jobqueue, members
 from commbench.machine import process
 from commbench.model import ClusterSpec, Launch, Sample, registry
@@ -211,7 +212,7 @@ def test_a_launch_cancels_its_jobs_when_the_runner_is_gone(install, tmp_path, mo
     folder = install("slurm")
     # How long the launch may take for it before it is killed.
     monkeypatch.setattr(runner, "_UNDO_SECONDS", 120.0)
-    (case,) = suite.cases_for("merge", ["tcp"], {"rows": 20_000}, spec("slurm"), iterations=5000)
+    (case,) = cases_for("merge", ["tcp"], {"rows": 20_000}, spec("slurm"), iterations=5000)
     plan = [Launch(case=case, index=0, block=0, position=0)]
     records = runner.run_plan(plan, tmp_path / "run")
     next(record for record in records if isinstance(record, Sample))
@@ -233,18 +234,18 @@ def test_a_launch_cancels_its_jobs_when_the_runner_is_gone(install, tmp_path, mo
 )
 def test_invalid_options_are_usage_errors_before_anything_starts(options, message):
     with pytest.raises(UsageError, match=message):
-        suite.cases_for("merge", ("tcp",), {}, spec("slurm", **options))
+        cases_for("merge", ("tcp",), {}, spec("slurm", **options))
 
 
 def test_the_memory_of_a_job_is_required_and_set_by_its_option():
     with pytest.raises(UsageError, match=r"memory per job.*memory=8GB, or in jobqueue\.yaml"):
-        suite.cases_for("merge", ("tcp",), {}, ClusterSpec(launcher="pbs"))
+        cases_for("merge", ("tcp",), {}, ClusterSpec(launcher="pbs"))
     limited = replace(spec("slurm"), memory_limit="1GB")
     with pytest.raises(UsageError, match=r"takes no --memory-limit.*--launcher-option memory=8GB"):
-        suite.cases_for("merge", ("tcp",), {}, limited)
+        cases_for("merge", ("tcp",), {}, limited)
 
 
 def test_a_missing_dask_jobqueue_is_named_with_the_extra_to_install(monkeypatch):
     monkeypatch.setattr(jobqueue.importlib.util, "find_spec", Mock(return_value=None))
     with pytest.raises(UnavailableError, match="pip install 'dask-jobqueue"):
-        suite.cases_for("merge", ("tcp",), {}, spec("lsf"))
+        cases_for("merge", ("tcp",), {}, spec("lsf"))

@@ -9,7 +9,7 @@ import pytest
 
 from commbench import backends
 from commbench.errors import LaunchError, UsageError
-from commbench.harness import suite
+from commbench.harness.cases import cases_for
 from commbench.launchers import mpirun
 from commbench.launchers.mpirun import MpirunLauncher
 from commbench.model import ClusterSpec, CoreUse, Failure, Launch, Sample, TransportUsed
@@ -26,7 +26,7 @@ def records(tmp_path_factory):
     """Return the records of a merge on the ranks of a world, over mpi."""
     cluster = ClusterSpec(launcher="mpirun")
     params = {"rows": 10_000, "shuffle": "tasks"}
-    (case,) = suite.cases_for("merge", ["mpi"], params, cluster, iterations=2)
+    (case,) = cases_for("merge", ["mpi"], params, cluster, iterations=2)
     plan = [Launch(case=case, index=0, block=0, position=0)]
     return builders.measured(plan, tmp_path_factory.mktemp("world"))
 

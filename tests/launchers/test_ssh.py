@@ -10,7 +10,7 @@ import pytest
 import sshd
 
 from commbench.errors import LaunchError, UnavailableError, UsageError
-from commbench.harness import suite
+from commbench.harness.cases import cases_for
 from commbench.launchers import ssh
 from commbench.launchers.ssh import SshLauncher
 from commbench.machine import process
@@ -149,10 +149,10 @@ def test_workers_that_do_not_come_in_time_are_counted(spec, tmp_path, monkeypatc
 )
 def test_too_few_hosts_and_unknown_options_are_usage_errors(fields, message):
     with pytest.raises(UsageError, match=message):
-        suite.cases_for("merge", ("tcp",), {}, ClusterSpec(launcher="ssh", **fields))
+        cases_for("merge", ("tcp",), {}, ClusterSpec(launcher="ssh", **fields))
 
 
 def test_a_missing_asyncssh_is_named_with_the_extra_to_install(monkeypatch):
     monkeypatch.setattr(ssh.importlib.util, "find_spec", Mock(return_value=None))
     with pytest.raises(UnavailableError, match="pip install 'asyncssh"):
-        suite.cases_for("merge", ("tcp",), {}, ClusterSpec(launcher="ssh", hosts=("a", "b")))
+        cases_for("merge", ("tcp",), {}, ClusterSpec(launcher="ssh", hosts=("a", "b")))

@@ -12,7 +12,7 @@ from commbench import backends
 from commbench.errors import SuiteError, UsageError
 from commbench.harness import options as run_options
 from commbench.harness import runner
-from commbench.harness.suite import cases_for
+from commbench.harness.cases import cases_for
 from commbench.launchers.local import LocalLauncher
 from commbench.model import Case, ClusterSpec, Launch, Placement
 from commbench.model.plan import _field

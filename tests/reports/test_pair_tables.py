@@ -124,7 +124,7 @@ def test_a_slow_worker_is_one_finding(recorded):
     ("n_workers", "times", "launches", "lines"),
     [
         (2, 3, 6, []),
-        (3, 3, 6, ["No pair of workers is slow"]),
+        (3, 3, 6, ["No pair of workers takes 1.5 times as long as the others"]),
         (3, 3, 5, ["No pair of workers stands out in 5 launches; one that is little slower takes "
                    "more to be named (--launches 6)"]),
         (3, 2, 1, ["No pair of workers is named: a pair with fewer than 3 transfers is not tested: "

@@ -177,7 +177,9 @@ def test_runs_of_commits_have_their_commits(ab, monkeypatch):
 
 
 @pytest.mark.parametrize("differs", [False, True])
-def test_a_script_that_commits_change_causes_a_warning(ab, monkeypatch, differs):
+def test_a_script_that_commits_change_causes_a_warning(ab, tmp_path, monkeypatch, differs):
+    (tmp_path / "bench.py").touch()
+    monkeypatch.chdir(tmp_path)
     made = {side: Environment(python, side) for side, python in ab.pythons.items()}
     monkeypatch.setattr(commits, "environments", lambda *_: made)
     monkeypatch.setattr(

@@ -17,7 +17,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     cluster = case.case.cluster
     n_threads = cluster.n_workers * cluster.threads_per_worker
     where = f"{case.n_cores:g} cores" if case.n_cores == case.n_cores else "the cores"
-    remedy = "use more cores, or fewer workers and threads"
+    remedy = "use more cores or fewer workers"
     if case.others > cores.MAX_OTHERS:
         where += f" with other programs, which use {case.others:.0%} of them"
         remedy = "end the other programs and measure again"

@@ -392,10 +392,10 @@ class Pace:
 
     def __iter__(self) -> Iterator[int]:
         clock = time.perf_counter
-        began, self._cpu_began = clock(), self._used()
+        self._cpu_began, began = self._used(), clock()
         for number in self._numbers:
             if number == 0:
-                began, self._cpu_began = clock(), self._used()
+                self._cpu_began, began = self._used(), clock()
             elif clock() - began > self._limit_s:
                 if number >= MIN_SAMPLES:
                     break

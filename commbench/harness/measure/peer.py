@@ -1,10 +1,10 @@
 """The peer process of a pair, which answers the messages of the timed loop.
 
-Run as ``python -m commbench.harness.measure.peer BACKEND LAYER [HOST]``, it listens where HOST, or
-this host, can reach it, and describes itself in a line of JSON. It answers each line of standard
-input with its CPU seconds, and serves until standard input is closed. Over the connection the
-initiator announces the kind and size of the next exchanges; at the layer ``comm`` all other
-messages are echoed.
+Run as ``python -m commbench.harness.measure.peer BACKEND LAYER [HOST]``, it listens where the
+initiator's HOST, or this host, can reach it, and describes itself in a line of JSON. It answers
+each line of standard input with its CPU seconds, and serves until standard input is closed. Over
+the connection the initiator announces the kind and size of the next exchanges; at the layer
+``comm`` all other messages are echoed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import asyncio
 import enum
 import json
 import os
+import platform
 import shlex
 import signal
 import socket
@@ -24,22 +25,27 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from importlib import metadata
 from pathlib import Path
 from typing import Any, TextIO
 
-import commbench
 from commbench import backends
 from commbench.backends.base import Backend
 from commbench.backends.endpoints import DeviceEndpoint, Endpoint, get_endpoints
 from commbench.errors import LaunchError
 from commbench.launchers import members
-from commbench.machine import gpu, process
+from commbench.machine import cores, gpu, process
 from commbench.machine.topology import worker_location
 from commbench.model import ClusterSpec
 from commbench.workloads.device import array_library
 
 STAMP_BYTES = 8
 """The bytes of a window's last message in the acknowledgement."""
+_START_SECONDS = 60.0
+_BEGIN = b"commbench peer "
+"""The beginning of the line in which a peer describes itself."""
+_SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=10", "-o", "ServerAliveInterval=5")
+_CONNECTION = "SSH_CONNECTION"
 ROUND = struct.Struct("<QQQQ")
 """An announcement between endpoints: size, number of exchanges, kind, window."""
 
@@ -95,20 +101,30 @@ class Peer:
         The address to connect to.
     location
         Its host and CPUs, as fields of a ``WorkerPlace``.
+    host
+        Its host, "" if it is this one.
     """
 
     child: subprocess.Popen[bytes]
     address: str
     location: Mapping[str, Any]
+    host: str
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+        return f"peer on {self.host}" if self.host else "peer"
 
     def cpu_seconds(self) -> float:
-        """Ask the process for its CPU seconds.
+        """Return the CPU seconds of the process; on another host it is asked for them.
 
         Raises
         ------
         LaunchError
-            If it has ended.
+            If that has ended.
         """
+        if not self.host:
+            return cores.cpu_seconds([self.child.pid])
         assert self.child.stdin is not None
         assert self.child.stdout is not None
         line = b""
@@ -116,19 +132,23 @@ class Peer:
             self.child.stdin.write(b"\n")
             line = self.child.stdout.readline()
         if not line:
-            raise LaunchError("the peer ended while it was needed")
+            raise LaunchError(f"the {self.name} ended while it was needed")
         return float(line)
 
 
 def environs(
     spec: ClusterSpec, n_pairs: int, host: str
 ) -> list[tuple[Mapping[str, str], Mapping[str, str]]]:
-    """Return the further environment variables of both ends of each pair.
-
-    With peers on another `host`, GPUs are numbered from 0 on either.
-    """
-    known = gpu.env_for_processes(spec, n_pairs if host else 2 * n_pairs, os.environ)
-    ours, theirs = (known, known) if host else (known[::2], known[1::2])
+    """Return the further environment variables of both ends of each pair."""
+    if not host:
+        known = gpu.env_for_processes(spec, 2 * n_pairs, os.environ)
+        return [*zip(known[::2], known[1::2], strict=True)]
+    ours = gpu.env_for_processes(spec, n_pairs, os.environ)
+    theirs = [
+        gpu.env_for_remote_worker(number, n_pairs, spec.workers_per_gpu, os.environ)
+        if spec.device == "gpu" else {}
+        for number in range(n_pairs)
+    ]  # fmt: skip
     return [(one, {**spec.env, **other}) for one, other in zip(ours, theirs, strict=True)]
 
 
@@ -147,58 +167,103 @@ def started(
     Raises
     ------
     LaunchError
-        If it ends before it listens, or has another version.
+        If it does not listen, runs on this host instead of another, or has other versions.
     """
     module = ("commbench.harness.measure.peer", backend, layer)
+    command = [sys.executable, "-m", *module]
     if host:
         forwarded = members.forwarded_env(os.environ, {}, {})
+        # The mark is for processes of this host.
+        forwarded.pop(process.MARK, None)
         variables = {**members.without_paths_in(log.parent, forwarded), **environ}
-        command = _command_on(shlex.split(host), [*module, _address_towards(host)], variables)
-    else:
-        command = [sys.executable, "-m", *module]
+        command = _command_on(shlex.split(host), [*module, socket.gethostname()], variables)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
     with running(command, log=log, environ=environ, **pipes) as child:
         assert child.stdout is not None
+        deadline = threading.Timer(_START_SECONDS, child.kill)
+        deadline.start()
         # A login shell may print other lines before.
-        line = next((line for line in child.stdout if line.startswith(b"{")), b"")
+        line = next((line for line in child.stdout if line.startswith(_BEGIN)), b"")
+        deadline.cancel()
         if not line:
             where = f" on {host}" * bool(host)
             raise LaunchError(
-                f"the peer{where} {process.describe_exit(child.wait())} before it listened"
-                + process.tail(log)
+                f"the peer{where} {process.describe_exit(child.wait())} before it listened, for "
+                f"which it has {_START_SECONDS:g} s" + process.tail(log)
             )
-        described = json.loads(line)
-        if (version := described["version"]) != commbench.__version__:
-            raise LaunchError(
-                f"the peer on {host} has commbench {version}, and this is {commbench.__version__}: "
-                "install the same on both"
-            )
-        yield Peer(child, described["address"], described["location"])
+        described = json.loads(line.removeprefix(_BEGIN))
+        location = described["location"]
+        if host:
+            _validate(host, location, described["versions"])
+        yield Peer(child, described["address"], location, host)
+
+
+def _validate(host: str, location: Mapping[str, Any], theirs: Mapping[str, str]) -> None:
+    """Raise an error if a peer on `host` runs on this host, or has other versions."""
+    if location["host_id"] == worker_location(os.getpid())["host_id"]:
+        raise LaunchError(
+            f"the peer on {host} runs on this host, {location['host']}: leave out --peer, or name "
+            "another host. srun needs -N1 -n1, or it starts one on each node"
+        )
+    ours = _versions()
+    differing = [f"{name} {theirs.get(name)} there and {ours[name]} here"
+                 for name in ours if theirs.get(name) != ours[name]]  # fmt: skip
+    if differing:
+        raise LaunchError(f"{host} has {', '.join(differing)}: install the same on both")
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "python": ".".join(platform.python_version_tuple()[:2]),
+        **{name: metadata.version(name) for name in ("distributed", "dask", "commbench")},
+    }
 
 
 def _command_on(
     words: Sequence[str], module: Sequence[str], variables: Mapping[str, str]
 ) -> list[str]:
-    """Return the command that runs a Python module by a command such as ``srun -w node2``.
+    """Return the command that runs a Python module by a command such as ``srun -N1 -n1 -w node2``.
 
     A single word is the name of a host, for SSH.
     """
-    words = ["ssh", "-o", "BatchMode=yes", *words] if len(words) == 1 else words
+    words = [*_SSH, *words] if len(words) == 1 else words
+    is_ssh = any(Path(word).name == "ssh" for word in words)
     command = [
-        "env", *(f"{name}={value}" for name, value in variables.items()), sys.executable, "-m",
-        *module,
+        # Another command may forward that of the user's login.
+        "env", *(() if is_ssh else ("-u", _CONNECTION)),
+        *(f"{name}={value}" for name, value in variables.items()), sys.executable, "-m", *module,
     ]  # fmt: skip
     # A shell on the other host splits what ssh sends.
-    return [*words, *([shlex.join(command)] if Path(words[0]).name == "ssh" else command)]
+    return [*words, *([shlex.join(command)] if is_ssh else command)]
 
 
 def _address_towards(host: str) -> str:
-    """Return the IP address of this host on its route to `host`, or its name if that is unknown."""
-    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route:
-        # This sends nothing.
-        route.connect((shlex.split(host)[-1].rpartition("@")[2], 9))
-        return str(route.getsockname()[0])
-    return socket.gethostname()
+    """Return the IP address by which `host`, the initiator's, can reach this one.
+
+    It is that to which SSH has connected, or that of the route to `host`.
+
+    Raises
+    ------
+    LaunchError
+        If there is none but that of the loopback interface.
+    """
+    if connection := os.environ.get(_CONNECTION):
+        # The client's address and port, and the server's.
+        address = connection.split()[2]
+    else:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as route:
+            try:
+                # This sends nothing.
+                route.connect((host, 9))
+            except OSError as error:
+                raise LaunchError(f"no route back to the initiator, {host}: {error}") from error
+            address = str(route.getsockname()[0])
+    if ":" in address or address.startswith("127."):
+        raise LaunchError(
+            f"the initiator would have to connect to {address}; name this host by an IPv4 address "
+            "of a network"
+        )
+    return address
 
 
 @contextmanager
@@ -305,13 +370,15 @@ async def _endpoint_answers(endpoint: Endpoint) -> None:
 
 def _answer_lines(answers: TextIO) -> None:
     """Answer each line of standard input with the CPU seconds; end the process after the last."""
-    for _ in sys.stdin:
-        print(time.process_time(), file=answers)
-    os.kill(os.getpid(), signal.SIGKILL)
+    try:
+        for _ in sys.stdin:
+            print(time.process_time(), file=answers)
+    finally:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 async def main(backend: str, layer: str, host: str = "") -> None:
-    """Serve, and print the address, the location and the version."""
+    """Serve, and print the address, the location and the versions."""
     # Libraries print messages, too: these go to the log.
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
@@ -319,10 +386,10 @@ async def main(backend: str, layer: str, host: str = "") -> None:
     ip = _address_towards(host) if host else "127.0.0.1"
     async with serve(layer, backends.parse(backend), ip) as address:
         described = {
-            "address": address, "version": commbench.__version__,
+            "address": address, "versions": _versions() if host else {},
             "location": worker_location(os.getpid(), device="gpu" if gpu.in_use() else "cpu"),
         }  # fmt: skip
-        print(json.dumps(described), file=answers)
+        print(_BEGIN.decode() + json.dumps(described), file=answers)
         threading.Thread(
             target=_answer_lines, args=(answers,), name="CPU seconds", daemon=True
         ).start()

@@ -16,9 +16,11 @@ from pathlib import Path
 
 from commbench.backends.base import Backend, Transport
 from commbench.backends.endpoints import Tool
+from commbench.errors import LaunchError
 from commbench.harness.measure import conditions, peer, records
 from commbench.harness.measure.conditions import measure_idle
 from commbench.harness.measure.layers import (
+    Conversation,
     Copy,
     DeviceCopy,
     Exchange,
@@ -124,10 +126,8 @@ class _Pair:
                 return time.process_time() + other.cpu_seconds()
 
             try:
-                process.watch("peer", other.child, log)
-                conversation = await open_conversation(
-                    layer, other.address, self.backend, self.workload, self.workload.mode
-                )
+                process.watch(other.name, other.child, log)
+                conversation = await self._connect(layer, other.address, self.workload.mode)
                 # Blocking calls use no CPU time while they wait or, with MPI, a whole core.
                 if layer != "raw" and not self.idle_known:
                     self.idle_known = True
@@ -153,8 +153,17 @@ class _Pair:
             finally:
                 process.unwatch()
 
+    async def _connect(self, layer: str, address: str, mode: str) -> Conversation:
+        try:
+            return await open_conversation(layer, address, self.backend, self.workload, mode)
+        except OSError as error:
+            raise LaunchError(
+                f"no connection to the peer, which listens at {address} ({error or 'timeout'}); is "
+                "a firewall in between?"
+            ) from error
+
     async def _measure_under_load(self, layer: str, address: str, exchange: Exchange) -> None:
-        stream = await open_conversation(layer, address, self.backend, self.workload, "bandwidth")
+        stream = await self._connect(layer, address, "bandwidth")
         try:
             nbytes, seconds = await under_load(
                 # The messages' share of the CPU time is unknown.

@@ -106,7 +106,7 @@ def measure_pairs(
                     peer.started(backend.name, layer, peers_log, theirs, workload.peer)
                 )
                 one, connection = running.enter_context(_started(log, ours))
-                process.watch(f"peer {number}", other.child, peers_log)
+                process.watch(f"{other.name}, {number}", other.child, peers_log)
                 process.watch(f"pair {number}", one, log)
                 pairs.connections.append(connection)
                 pairs.ends.append((one.pid, other))

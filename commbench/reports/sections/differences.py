@@ -81,11 +81,12 @@ def _resolution(run: Run) -> str:
     least, most = able[0], able[-1]
     ratios = f"{most.detectable:.3g}×"
     if most.detectable > (1 + most.min_effect) * least.detectable:
-        ratios = f"{least.detectable:.3g}× to {ratios}, depending on the comparison"
+        ratios = f"{least.detectable:.3g}× to {ratios}"
     if unable := [c for c in known if c not in able]:
         ratios += f", and any of {_described(run, unable[0])}"
         ratios += f" and {len(unable) - 1} more" * (len(unable) > 1)
-    return f"This run can miss differences below {ratios}."
+    other = "other " * any(c.verdict in ("faster", "slower") for c in known)
+    return f"This run can miss {other}differences below {ratios}."
 
 
 def design_for_verdict(run: Run) -> tuple[int, str]:

@@ -310,7 +310,7 @@ def no_slow_pair(run: Run) -> Iterator[str]:
                 f"little slower takes more to be named (--launches {MIN_LAUNCHES})"
             )
         else:
-            yield "No pair of workers is slow"
+            yield f"No pair of workers takes {MIN_SLOWDOWN} times as long as the others"
 
 
 SECTION = Section(

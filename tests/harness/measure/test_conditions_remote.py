@@ -11,7 +11,7 @@ import pytest
 from distributed import wait
 from launching import make_launch, select
 
-from commbench.harness import suite
+from commbench.harness.cases import cases_for, make_workload
 from commbench.harness.measure import conditions
 from commbench.harness.measure.cluster import measure_cluster
 from commbench.launchers import members
@@ -32,9 +32,7 @@ def spin(seconds):
 def make_case():
     """Return a small case."""
     params = {"size": 200, "chunk": 50}
-    (case,) = suite.cases_for(
-        "transpose-sum", ("tcp",), params, ClusterSpec(), iterations=1, warmups=0
-    )
+    (case,) = cases_for("transpose-sum", ("tcp",), params, ClusterSpec(), iterations=1, warmups=0)
     return case
 
 
@@ -120,7 +118,7 @@ def test_threads_are_not_mixed_up_with_those_of_an_equal_process_id_here(
         cores, "thread_seconds", lambda who="self": {1: (1e6, 1e6)} if who == pid else real(who)
     )
     case = make_case()
-    records = measured(measure_cluster, case, suite.make_workload(case))
+    records = measured(measure_cluster, case, make_workload(case))
     loops = {
         (record.worker, record.iteration): record for record in select(records, ThreadTime)
         if record.role == "loop"

@@ -6,19 +6,17 @@ import subprocess
 
 import processes
 import pytest
-from distributed.comm import get_address_host
 
-import commbench
 from commbench.errors import LaunchError, SuiteError, UsageError
 from commbench.harness import cases
 from commbench.harness.measure import peer
-from commbench.model import Case, ClusterSpec
+from commbench.model import ClusterSpec
 
 VARIABLES = {"UCX_TLS": "tcp,self", "LABEL": "it's; $HOME"}
 
 
 def stand_in(folder, name, body):
-    """Return a program that takes the place of ssh or srun."""
+    """Return a program that is run instead of ssh or srun."""
     path = folder / name
     path.write_text(f"#!/bin/sh\n{body}\n")
     path.chmod(0o755)
@@ -44,14 +42,24 @@ def test_variables_reach_the_other_host_as_they_are(tmp_path, name):
 
 
 def test_a_name_is_a_host_for_ssh_that_asks_for_no_password():
-    command = peer._command_on(["node2"], ["module"], {})
-    assert command[:4] == ["ssh", "-o", "BatchMode=yes", "node2"]
+    ssh, *options, host, command = peer._command_on(["node2"], ["module"], {})
+    assert (ssh, host) == ("ssh", "node2")
+    assert "BatchMode=yes" in options
+    assert command.startswith("env ")
 
 
-def test_a_peer_on_a_host_serves_there_and_ends_with_its_input(tmp_path):
-    program = stand_in(tmp_path, "run-on", 'echo "a message of the day"; shift; exec "$@"')
-    with peer.started("tcp", "comm", tmp_path / "log", {}, f"{program} 127.0.0.2") as other:
-        assert get_address_host(other.address).startswith("127.")
+@pytest.fixture
+def elsewhere(monkeypatch):
+    """Let a peer on this host pass for one of another host."""
+    monkeypatch.setattr(peer, "_validate", lambda *_: None)
+
+
+SSH = 'echo "a message of the day"; shift; SSH_CONNECTION="1 2 0.0.0.0 22" exec sh -c "exec $*"'
+
+
+def test_a_peer_on_a_host_serves_there_and_ends_with_its_input(tmp_path, elsewhere):
+    program = stand_in(tmp_path, "ssh", SSH)
+    with peer.started("tcp", "comm", tmp_path / "log", {}, f"{program} node2") as other:
         assert other.location["pid"] == other.child.pid
         before_s = other.cpu_seconds()
         assert 0 < before_s <= other.cpu_seconds()
@@ -59,12 +67,47 @@ def test_a_peer_on_a_host_serves_there_and_ends_with_its_input(tmp_path):
         other.child.wait(processes.PATIENCE_SECONDS)
 
 
-def test_a_peer_that_has_ended_has_no_cpu_seconds(tmp_path):
-    with peer.started("tcp", "comm", tmp_path / "log", {}) as other:
+def test_a_peer_that_has_ended_has_no_cpu_seconds(tmp_path, elsewhere):
+    program = stand_in(tmp_path, "ssh", SSH)
+    with peer.started("tcp", "comm", tmp_path / "log", {}, f"{program} node2") as other:
         other.child.kill()
         other.child.wait()
-        with pytest.raises(LaunchError, match="the peer ended"):
+        with pytest.raises(LaunchError, match=r"the peer on .*ssh node2 ended"):
             other.cpu_seconds()
+
+
+def test_a_peer_elsewhere_that_is_here_is_refused(tmp_path):
+    program = stand_in(tmp_path, "ssh", SSH)
+    with (
+        pytest.raises(LaunchError, match=r"ssh node2 runs on this host, .* srun needs -N1 -n1"),
+        peer.started("tcp", "comm", tmp_path / "log", {}, f"{program} node2"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("connection", "host", "expected"),
+    [
+        ("10.0.0.1 40000 10.0.0.2 22", "anything", "10.0.0.2"),
+        ("::1 40000 ::1 22", "anything", "would have to connect to ::1"),
+        ("", "localhost", "would have to connect to 127."),
+        ("", "no.such.host.invalid", "no route back to the initiator, no.such.host.invalid"),
+    ],
+)
+def test_the_address_of_a_peer(monkeypatch, connection, host, expected):
+    monkeypatch.setenv("SSH_CONNECTION", connection)
+    if expected[0].isdigit():
+        assert peer._address_towards(host) == expected
+        return
+    with pytest.raises(LaunchError, match=expected):
+        peer._address_towards(host)
+
+
+def test_other_versions_are_refused():
+    location = {"host_id": "elsewhere", "host": "node2"}
+    peer._validate("node2", location, peer._versions())
+    with pytest.raises(LaunchError, match=r"node2 has dask 1 there and .* install the same"):
+        peer._validate("node2", location, {**peer._versions(), "dask": "1"})
 
 
 @pytest.mark.parametrize(
@@ -72,13 +115,14 @@ def test_a_peer_that_has_ended_has_no_cpu_seconds(tmp_path):
     [
         ("/nonexistent/srun -w node2", "/nonexistent/srun can't be run: No such file"),
         ("{refusing} node2", r"the peer on .*refusing node2 exited with status 255.*no route"),
-        ("{old} node2", rf"has commbench 0.0.1, and this is {commbench.__version__}"),
+        ("{silent} node2", r"the peer on .*silent node2 was killed.* for which it has 0.2 s"),
     ],
 )
-def test_a_peer_that_does_not_start_is_explained(tmp_path, host, message):
+def test_a_peer_that_does_not_start_is_explained(tmp_path, monkeypatch, host, message):
+    monkeypatch.setattr(peer, "_START_SECONDS", 0.2)
     programs = {
         "refusing": stand_in(tmp_path, "refusing", "echo no route to host >&2; exit 255"),
-        "old": stand_in(tmp_path, "old", """echo '{"version": "0.0.1"}'; exec cat"""),
+        "silent": stand_in(tmp_path, "silent", "exec cat"),
     }
     with (
         pytest.raises(LaunchError, match=f"(?s){message}"),
@@ -102,9 +146,16 @@ def test_what_would_be_wrong_between_hosts_is_refused(backend, layers, error, me
 
 def test_a_program_for_both_ends_on_this_host_is_unavailable(monkeypatch):
     pytest.importorskip("ucxx")
-    case = Case(workload="pingpong", backend="ucx", params={"layers": ("raw",), "peer": "node2"})
-    problem = cases.unmet(case)
-    assert "the peer is on another" in problem.reason or "perftest" in problem.reason
+    monkeypatch.setattr("commbench.backends.ucx.UcxBackend.unavailable_layer", lambda *_: None)
+    params = {"layers": ("raw",), "peer": "node2"}
+    (case,) = cases.cases_for("pingpong", ("ucx",), params, ClusterSpec())
+    assert "the peer is on another" in cases.unmet(case).reason
+
+
+@pytest.mark.parametrize("host", ["it's", " ", "no-such-program -w node2"])
+def test_a_peer_that_is_no_host_and_no_command_is_refused(host):
+    with pytest.raises(UsageError, match="pingpong: --peer"):
+        cases.cases_for("pingpong", ("tcp",), {"peer": host}, ClusterSpec())
 
 
 def test_the_option_changes_no_id_of_earlier_cases():
