@@ -83,6 +83,8 @@ class ComparedRuns:
             else _found_from(self.with_verdict("inconclusive"))
             + "More --launches can decide, or a quieter machine"
         )
+        if not any(map(self.fails, self.with_verdict("inconclusive"))):
+            remedy += ". This passes, except with --undecided fail"
         groups = (
             ("Slower", ("slower",), ""),
             ("Undecided", ("inconclusive",), f". {remedy}"),
@@ -113,7 +115,7 @@ class ComparedRuns:
         ]
         yield (
             f"Bytes between workers in an iteration differ: {some(amounts, _MOST_NAMED)}."
-            + " Either the code moves more or less, or Dask placed its tasks differently; "
+            + " Dask may have placed the tasks differently, as it does from launch to launch; "
             "--task-placement pinned excludes that." * any(map(self._is_placed_by_dask, others))
         )
 
