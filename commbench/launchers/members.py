@@ -27,7 +27,8 @@ _PREFIXES = (
 )  # fmt: skip
 _NAMES = ("PYTHONPATH", "LD_LIBRARY_PATH")
 _HOST_SPECIFIC = ("COMMBENCH_RECORDS_FD", "COMMBENCH_SCRATCH", "DASK_INTERNAL_INHERIT_CONFIG")
-_PACKAGES = ("distributed", "dask", "commbench")
+PACKAGES = ("distributed", "dask", "commbench")
+"""The packages of which all processes need the same version."""
 
 
 class ProcessLocation(NamedTuple):
@@ -137,7 +138,7 @@ def differing_versions(
 def _versions(row: Mapping[str, Any]) -> dict[str, str | None]:
     packages = row["packages"]
     python = {"python": ".".join(str(packages["python"]).split(".")[:2])}
-    return python | {name: packages.get(name) for name in _PACKAGES}
+    return python | {name: packages.get(name) for name in PACKAGES}
 
 
 def check_workers(workers: Mapping[str, Any], spec: ClusterSpec, protocol: str) -> None:

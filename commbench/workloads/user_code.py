@@ -87,13 +87,14 @@ class UserCode(ClusterWorkload):
         As in Python itself, they don't with ``PYTHONSAFEPATH``: `commbench ab` sets it, because
         both sides would import what is next to the script, and not what they have installed.
         """
-        if self.source.is_script and not sys.flags.safe_path:
+        if not self.source.is_script:
+            return
+        sys.argv = [str(self.source.file)]
+        if not sys.flags.safe_path:
             folder = str(self.source.file.parent)
             sys.path.insert(0, folder)
             known = os.environ.get("PYTHONPATH")
             os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (folder, known)))
-        if self.source.is_script:
-            sys.argv = [str(self.source.file)]
 
     def prepare(self, client: Any) -> None:
         """Run the file, which defines the function."""

@@ -215,7 +215,7 @@ def _validate(host: str, location: Mapping[str, Any], theirs: Mapping[str, str])
 def _versions() -> dict[str, str]:
     return {
         "python": ".".join(platform.python_version_tuple()[:2]),
-        **{name: metadata.version(name) for name in ("distributed", "dask", "commbench")},
+        **{name: metadata.version(name) for name in members.PACKAGES},
     }
 
 
