@@ -7,9 +7,11 @@ to Dask's handshake, so that both ends know their peer.
 
 from __future__ import annotations
 
+import asyncio
 import time
 import weakref
 from collections import defaultdict
+from collections.abc import Collection
 from typing import Any
 
 from distributed import core
@@ -17,14 +19,16 @@ from distributed.comm.core import Comm
 from distributed.diagnostics.plugin import WorkerPlugin
 
 _NAME_KEY = "commbench-worker"
+_INTRODUCE = "commbench-introduce"
 
 
 class WireMeter(WorkerPlugin):  # type: ignore[misc]
     """A worker plugin that counts the bytes and messages written to each other worker.
 
-    The count is that of the process, which must have one worker. Connections that were open before
-    the plugin was registered are not counted, except those with the scheduler and clients, whose
-    peer's name is empty. ``connect_seconds`` is the time in which a connection was being made.
+    The count is that of the process, which must have one worker. The peer's name is empty for the
+    scheduler and clients, and for connections that were open before the plugin was registered and
+    that ``introduce`` has not named. ``connect_seconds`` is the time in which a connection was
+    being made.
     """
 
     name = "commbench-wire-meter"
@@ -60,6 +64,7 @@ class WireMeter(WorkerPlugin):  # type: ignore[misc]
                     self.connect_seconds += time.perf_counter() - self._connecting_since
 
         core.connect = connect
+        worker.handlers[_INTRODUCE] = self._on_introduction
         # Those with the scheduler and clients are open already.
         stream = getattr(worker, "batched_stream", None)
         if (comm := getattr(stream, "comm", None)) is not None:
@@ -67,12 +72,41 @@ class WireMeter(WorkerPlugin):  # type: ignore[misc]
 
     def teardown(self, worker: Any) -> None:
         """Restore the methods of the comm classes."""
-        del worker
+        worker.handlers.pop(_INTRODUCE, None)
         Comm.handshake_info = self._handshake_info
         core.connect = self._connect
         for cls, write in self._write_methods.items():
             cls.write = write
         self._write_methods.clear()
+
+    async def introduce(self, pool: Any, addresses: Collection[str]) -> None:
+        """Exchange names over the idle connections of `pool` with workers at `addresses`."""
+
+        async def exchange(address: str) -> None:
+            comm = await pool.connect(address)
+            try:
+                if _NAME_KEY not in comm.remote_info:
+                    self._wrap_write(type(comm))
+                    name = await core.send_recv(comm, op=_INTRODUCE, name=self._worker_name)
+                    # A worker without this plugin answers None.
+                    if name is not None:
+                        comm.remote_info[_NAME_KEY] = name
+            finally:
+                pool.reuse(address, comm)
+
+        exchanges = [
+            exchange(address)
+            for address, comms in list(pool.available.items())
+            if address in addresses
+            for _ in range(len(comms))
+        ]
+        # A peer may leave meanwhile.
+        await asyncio.gather(*exchanges, return_exceptions=True)
+
+    async def _on_introduction(self, comm: Any, name: str) -> str:
+        self._wrap_write(type(comm))
+        comm.remote_info[_NAME_KEY] = name
+        return self._worker_name
 
     def _wrap_write(self, cls: type[Any]) -> None:
         # TLS inherits TCP's method; if both were wrapped, a message would count twice.
@@ -100,6 +134,20 @@ def _meter(worker: Any) -> WireMeter:
     # Workers that share a process have none, nor has one that has just joined.
     meter: WireMeter = worker.plugins.get(WireMeter.name) or WireMeter()
     return meter
+
+
+async def introduce(addresses: Collection[str], dask_worker: Any) -> None:
+    """Name the connections that were open before the plugin was registered; runs on a worker.
+
+    Their handshakes had no names. To renew them would slow down the first job of a region.
+
+    Parameters
+    ----------
+    addresses
+        Those of the workers.
+    """
+    if (meter := dask_worker.plugins.get(WireMeter.name)) is not None:
+        await meter.introduce(dask_worker.rpc, addresses)
 
 
 def take(dask_worker: Any) -> list[tuple[str, int, int]]:

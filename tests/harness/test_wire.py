@@ -164,7 +164,7 @@ def test_a_write_that_a_class_inherits_counts_once():
         pass
 
     class Worker:
-        name = 0
+        name, handlers = 0, {}
 
     plain, encrypted = Plain(), Encrypted()
     before = (Comm.handshake_info, Plain.write)
@@ -184,6 +184,48 @@ def test_a_write_that_a_class_inherits_counts_once():
         meter.teardown(Worker())
     assert (Comm.handshake_info, Plain.write) == before
     assert "write" not in vars(Encrypted)
+    assert Worker.handlers == {}
+
+
+def idle(dask_worker):
+    """Return the connections of the worker's pool that are open and idle."""
+    return {address: set(map(id, comms)) for address, comms in dask_worker.rpc.available.items()}
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_open_connections_are_counted_once_both_ends_are_introduced(both, cluster, disconnect):
+    client, workers = cluster.client, cluster.addresses
+    disconnect()
+    move(cluster, b"x" * MB, "0", "1")
+    move(cluster, b"y" * MB, "1", "0")
+
+    def set_up(dask_worker):
+        dask_worker.plugins[wire.WireMeter.name] = meter = wire.WireMeter()
+        meter.setup(dask_worker)
+
+    def tear_down(dask_worker):
+        dask_worker.plugins.pop(wire.WireMeter.name).teardown(dask_worker)
+
+    metered = [workers[name] for name in ("01" if both else "0")]
+    before = client.run(idle)
+    assert len(before[workers["1"]][workers["0"]]) > 0
+    client.run(set_up, workers=metered)
+    try:
+        for _ in range(2):
+            client.run(wire.introduce, list(workers.values()))
+            assert client.run(idle) == before
+        counted(cluster)
+        move(cluster, b"z" * 2 * MB, "0", "1")
+        counts = counted(cluster)
+        if both:
+            assert 2 * MB <= counts["0", "1"][0] <= 2.1 * MB
+            assert set(counts) == {("0", "1"), ("1", "0")}
+        else:
+            assert counts == {}
+    finally:
+        client.run(tear_down, workers=metered)
+    left = client.run(lambda dask_worker: [op for op in dask_worker.handlers if "commbench" in op])
+    assert not any(left.values())
 
 
 @pytest.mark.skipif(BACKEND != "tcp", reason="these are the tests that are run there")

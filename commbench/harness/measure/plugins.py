@@ -35,8 +35,8 @@ from distributed.diagnostics.plugin import SchedulerPlugin, WorkerPlugin
 from distributed.threadpoolexecutor import ThreadPoolExecutor
 
 from commbench.errors import LaunchError
+from commbench.harness import wire
 from commbench.harness.measure import records
-from commbench.harness.wire import WireMeter
 from commbench.launchers.base import RunningCluster
 from commbench.machine.cores import WaitClock, thread_seconds
 from commbench.model import Activity, Launch, ThreadTime
@@ -47,7 +47,7 @@ _ROLES = {"Dask-Default-Threads": "tasks", "Dask-Offload": "offload"}
 _SECONDS = "seconds"
 _FREE_SECONDS = 10.0
 _LONG_TURN_S = 0.1
-_WIRE_METER = WireMeter.name
+_WIRE_METER = wire.WireMeter.name
 
 
 class _Cleaner(SchedulerPlugin):  # type: ignore[misc]
@@ -106,7 +106,7 @@ def installed(cluster: RunningCluster, *plugins: WorkerPlugin | SchedulerPlugin)
             # A worker that leaves is no error; the scheduler has asked all others.
             with contextlib.suppress(OSError):
                 client.register_plugin(plugin)
-        client.run(_renew_idle)
+        client.run(wire.introduce, list(cluster.names))
         yield
     except BaseException:
         with contextlib.suppress(Exception):
@@ -144,23 +144,6 @@ async def uninstall(dask_scheduler: Any) -> None:
     # This comes last, because it allows other clients to measure.
     if _Cleaner.name in dask_scheduler.plugins:
         dask_scheduler.remove_plugin(name=_Cleaner.name)
-
-
-async def _renew_idle(dask_worker: Any) -> None:
-    """Replace the idle connections of a worker; runs on it.
-
-    Open ones would not be counted, because their handshakes had no names, and closed ones would
-    have to be made while the clock runs.
-    """
-    pool = dask_worker.rpc
-    n_idle = {address: len(comms) for address, comms in pool.available.items()}
-    pool.collect()
-    for address, n in n_idle.items():
-        connecting = (pool.connect(address) for _ in range(n))
-        for comm in await asyncio.gather(*connecting, return_exceptions=True):
-            # A peer may have left.
-            if not isinstance(comm, BaseException):
-                pool.reuse(address, comm)
 
 
 class TurnCounter:
