@@ -31,7 +31,7 @@ from commbench.analysis.run import Run
 from commbench.backends import base, tcp, tls, ucx
 from commbench.backends.base import Backend
 from commbench.errors import CommbenchError, LaunchError, UnknownNameError, UsageError
-from commbench.harness import measure, p2p, spill, transfers, wire
+from commbench.harness import measure, spill
 from commbench.harness.measure import cluster as timing
 from commbench.harness.measure import plugins, records, traffic
 from commbench.harness.measure.plugins import Profiler
@@ -400,10 +400,7 @@ class _Observer:
     def recorded(self, name: str) -> Iterator[ProfiledRun]:
         """Make the directory of a run, and record the region `name`."""
         cluster = self._cluster = _UserCluster(self.client)
-        meters = [transfers.TransferLog(), p2p.BatchLog()]
-        if not cluster.shares_processes:
-            meters.append(wire.WireMeter())
-        with plugins.installed(cluster, *meters):
+        with plugins.installed(cluster, *plugins.meters(cluster)):
             store = self._store = self._make_store(name)
             self._run = ProfiledRun(self, store.path, store.manifest)
             try:

@@ -52,10 +52,7 @@ def measure_cluster(
 
     client, case = cluster.client, launch.case
     pin = [pinning.Pinning()] * (case.cluster.task_placement == "pinned")
-    meters = [transfers.TransferLog(), p2p.BatchLog()]
-    if not cluster.shares_processes:
-        meters.append(wire.WireMeter())
-    with plugins.installed(cluster, *meters, *pin):
+    with plugins.installed(cluster, *plugins.meters(cluster), *pin):
         # The first call makes the scheduler record its task stream.
         client.get_task_stream()
         client.run_on_scheduler(keep_every_task)

@@ -35,7 +35,7 @@ from distributed.diagnostics.plugin import SchedulerPlugin, WorkerPlugin
 from distributed.threadpoolexecutor import ThreadPoolExecutor
 
 from commbench.errors import LaunchError
-from commbench.harness import wire
+from commbench.harness import p2p, transfers, wire
 from commbench.harness.measure import records
 from commbench.launchers.base import RunningCluster
 from commbench.machine.cores import WaitClock, thread_seconds
@@ -76,6 +76,12 @@ class _Uncounted(WorkerPlugin):  # type: ignore[misc]
     def teardown(self, worker: Any) -> None:
         del worker
         stop()
+
+
+def meters(cluster: RunningCluster) -> list[WorkerPlugin]:
+    """Return new plugins that log transfers and, in processes of one worker, count their bytes."""
+    counters = [] if cluster.shares_processes else [wire.WireMeter()]
+    return [transfers.TransferLog(), p2p.BatchLog(), *counters]
 
 
 @contextmanager
