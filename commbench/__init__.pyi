@@ -42,6 +42,7 @@ from .studies.profile import profile as profile
 from .workloads.base import ClusterWorkload as ClusterWorkload
 from .workloads.base import FetchWorkload as FetchWorkload
 from .workloads.base import PairWorkload as PairWorkload
+from .workloads.base import option as option
 from .workloads.device import array_library as array_library
 from .workloads.device import finished_blocks as finished_blocks
 from .workloads.device import persist_input as persist_input

@@ -1,7 +1,5 @@
 """Records and cases with everything filled in that a test does not care about."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -189,6 +187,12 @@ def end(case: Case, *, launch: int = 0, ok: bool = True, seconds: float = 9.0) -
     )
 
 
+def finding(case: Case, **given: Any) -> model.Finding:
+    """Return what a rule concludes."""
+    texts = {"statement": "it is slow", "evidence": "", "remedy": "change it", "doubt": ""}
+    return model.Finding(**(texts | {"case_id": case.id} | given))
+
+
 def run(cases: Iterable[Case], **given: Any) -> Manifest:
     """Return a run of these cases."""
     fields = {
@@ -288,27 +292,18 @@ def ended(records: Iterable[Record]) -> list[Record]:
     records = list(records)
     ended = {(r.case_id, r.launch) for r in records if isinstance(r, model.LaunchEnd)}
     begun = {(r.case_id, r.launch): None for r in records if isinstance(r, model.Sample)}
-    ends = [
-        model.LaunchEnd(
-            case_id=case_id, launch=launch, block=launch, position=0, ok=True, seconds=9.0
-        )
-        for case_id, launch in begun
-        if (case_id, launch) not in ended
-    ]
-    return records + ends
+    return records + [
+        model.LaunchEnd(case_id=case_id, launch=n, block=n, position=0, ok=True, seconds=9.0)
+        for case_id, n in begun if (case_id, n) not in ended
+    ]  # fmt: skip
 
 
 def region(case: Case, name: str) -> Region:
     """Return the first region of the first launch."""
     return Region(
-        case_id=case.id,
-        launch=0,
-        iteration=0,
-        parent=-1,
-        name=name,
-        started_at_s=100.0,
+        case_id=case.id, launch=0, iteration=0, parent=-1, name=name, started_at_s=100.0,
         seconds=1.5,
-    )
+    )  # fmt: skip
 
 
 def every_kind(case: Case) -> list[Record]:
@@ -336,6 +331,18 @@ def launches(
             records.append(sample(case, seconds, launch=launch, iteration=iteration, **given))
         records += [idle(case, launch=launch), end(case, launch=launch)]
     return records
+
+
+def rivals(
+    medians: Mapping[str, Iterable[float]], workload: str = "merge", **given: Any
+) -> tuple[list[Case], list[Record]]:
+    """Return a case over each of these backends, and its launches with these medians."""
+    cases = [case(backend, workload, **given) for backend in medians]
+    return cases, [
+        record
+        for each, some in zip(cases, medians.values(), strict=True)
+        for record in launches(each, some)
+    ]
 
 
 def expanded(emitted: Iterable[Record | Batch]) -> list[Record]:

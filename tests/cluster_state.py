@@ -1,7 +1,5 @@
 """How a cluster is at a moment; its processes import this."""
 
-from __future__ import annotations
-
 import json
 import os
 from typing import Any

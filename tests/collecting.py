@@ -3,8 +3,6 @@
 The client runs in another process than the test, as in a launch.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

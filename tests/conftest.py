@@ -1,12 +1,12 @@
 """Fixtures that several folders of tests share; its place puts ``tests`` on the import path."""
 
-from __future__ import annotations
-
+import functools
 import itertools
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import builders
@@ -14,10 +14,9 @@ import processes
 import pytest
 from hypothesis import HealthCheck, settings
 
-from commbench import backends, load
+from commbench import load
 from commbench.analysis.run import Run
-from commbench.launchers.local import LocalLauncher
-from commbench.model import Case, ClusterSpec, Record, registry
+from commbench.model import Case, Record, registry
 
 # How long an example takes is the machine's affair.
 settings.register_profile("commbench", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -35,17 +34,29 @@ collect_ignore_glob = ["*/conftest.py"]
 
 
 @pytest.fixture
-def only_rule(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, Any], None]:
-    """Return a function that makes a rule of diagnosis the only one."""
-    names, load = registry.names, registry.load
+def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return a function that adds plug-ins of a kind, or leaves no others.
 
-    def install(name: str, rule: Any) -> None:
-        monkeypatch.setattr(
-            registry, "names", lambda kind: [name] if kind == "rule" else names(kind)
-        )
-        monkeypatch.setattr(
-            registry, "load", lambda kind, each: rule if kind == "rule" else load(kind, each)
-        )
+    Loading one that is an error raises it.
+    """
+
+    def install(kind: str, plugins: Mapping[str, Any], *, alone: bool = False) -> None:
+        names, load = registry.names, registry.load
+
+        def listed(asked: str) -> list[str]:
+            if asked != kind:
+                return names(asked)
+            return [*plugins] if alone else [*names(kind), *plugins]
+
+        def loaded(asked: str, name: str) -> Any:
+            if asked != kind or name not in plugins:
+                return load(asked, name)
+            if isinstance(plugins[name], Exception):
+                raise plugins[name]
+            return plugins[name]
+
+        monkeypatch.setattr(registry, "names", listed)
+        monkeypatch.setattr(registry, "load", loaded)
 
     return install
 
@@ -60,25 +71,25 @@ def tag(monkeypatch: pytest.MonkeyPatch) -> Iterator[processes.Tag]:
     tag.end()
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory, request):
-    """Return two workers of one thread, 0 and 1, over what COMMBENCH_TEST_BACKEND says."""
-    scratch = tmp_path_factory.mktemp("cluster")
-    backend = backends.parse(processes.BACKEND)
-    if problem := backend.unavailable("cpu"):
-        pytest.skip(f"{processes.BACKEND}: {problem.reason}")
-    environ = backend.environment("cpu", scratch)
-    environ["DASK_TEMPORARY_DIRECTORY"] = str(scratch)
-    # The workers import the functions of the test's module.
-    folders = [str(request.path.parent), str(Path(__file__).parent)]
-    environ["PYTHONPATH"] = os.pathsep.join([*folders, os.environ.get("PYTHONPATH", "")])
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in environ.items():
-            patch.setenv(name, value)
-        with LocalLauncher().start(ClusterSpec(n_workers=2), backend.protocol, scratch) as running:
-            running.backend = backend
-            running.addresses = {name: address for address, name in running.names.items()}
-            yield running
+@pytest.fixture(scope="session")
+def client() -> Iterator[Any]:
+    """Return a client of two worker processes, the same for all tests of workloads."""
+    from distributed import Client, LocalCluster, Nanny
+
+    # Dask gives a worker 5 s to end, and a busy machine may not.
+    Nanny.close = functools.partialmethod(Nanny.close, timeout=60)
+    with (
+        LocalCluster(
+            n_workers=2,
+            threads_per_worker=1,
+            processes=True,
+            # Even without a dashboard the scheduler binds its port, and warns where it is taken.
+            dashboard_address=":0",
+            scheduler_kwargs={"dashboard": False},
+        ) as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
 
 
 @pytest.fixture(scope="session")
@@ -102,7 +113,15 @@ def recorded_and_ended(recorded: Callable[..., Run]) -> Callable[..., Run]:
 @pytest.fixture(scope="module")
 def no_figures() -> Iterator[None]:
     """Save the time of drawing in reports."""
-    names = registry.names
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(registry, "names", lambda kind: [] if kind == "plot" else names(kind))
+        processes.draw_only(patch)
+        yield
+
+
+@pytest.fixture(scope="module")
+def simulated() -> Iterator[None]:
+    """Simulate launches of the backend fake in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("commbench.harness.runner.run_plan", builders.simulate_plan)
+        patch.setattr("commbench_fake.time", SimpleNamespace(sleep=lambda _: None))
         yield

@@ -1,7 +1,5 @@
 """Count the lines of Python and the modules: ``make count``."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Clusters that somebody else started, with Dask's commands."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

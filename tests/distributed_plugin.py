@@ -1,7 +1,5 @@
 """A pytest plugin that writes a JSON line per test: its outcome and its connections."""
 
-from __future__ import annotations
-
 import functools
 import json
 from collections import Counter

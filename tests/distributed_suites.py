@@ -4,8 +4,6 @@
 of dask/distributed at the version that is installed; see ``docs/distributed-suites.md``.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import filecmp

@@ -1,7 +1,5 @@
 """Runs as large as a large cluster leaves them behind, generated from a seed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

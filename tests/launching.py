@@ -1,7 +1,5 @@
 """One launch of a ping-pong in a test, and its records."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar

@@ -3,8 +3,6 @@
 What else they need has the versions of constraints.txt.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

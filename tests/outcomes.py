@@ -4,8 +4,6 @@ The trial that is the furthest behind its share comes next, so that a run goes o
 ended or was interrupted.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import dataclasses

@@ -4,8 +4,6 @@ A process belongs to a test if it has the test's tag in its environment, which a
 launch inherit.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -23,6 +21,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from commbench import load
+from commbench.analysis.run import Run
 from commbench.cli.main import main
 from commbench.machine.process import MARK
 from commbench.model import registry
@@ -54,6 +54,20 @@ def invoke(*arguments: Any, columns: int = 80, figures: Sequence[str] | None = N
         result = CliRunner().invoke(main, [str(argument) for argument in arguments], env=environ)
     assert "Traceback" not in result.output
     return result
+
+
+def measured(*arguments: Any, figures: Sequence[str] = ()) -> Run:
+    """Return the run that ``commbench run`` with these arguments makes in this process."""
+    result = invoke("run", *arguments, figures=figures)
+    assert result.exit_code == 0, result.output
+    return load(result.stdout.splitlines()[-1])
+
+
+def report(run: Path | str, *arguments: Any) -> Any:
+    """Return what ``commbench report RUN --format json`` prints."""
+    result = invoke("report", run, "--format", "json", *arguments)
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
 
 
 def usage_error(result: Any) -> str:
@@ -291,13 +305,10 @@ class CommandLine:
 
     def report(self, run: Path | str) -> Any:
         """Return what ``commbench report RUN --format json`` prints."""
-        arguments = ("report", str(run), "--format", "json")
         if (Path(run) / "run.json").exists():
-            result = invoke(*arguments)
-            assert result.exit_code == 0, result.output
-            return json.loads(result.stdout)
+            return report(run)
         # It lies on a disk that only the command sees.
-        ended = self.start(*arguments, output=False).finish()
+        ended = self.start("report", str(run), "--format", "json", output=False).finish()
         assert ended.status == 0, ended
         return json.loads(ended.stdout)
 
@@ -348,6 +359,14 @@ def private_memory(disk: Path | None = None, disk_size: str = "1m") -> Iterator[
     finally:
         holder.kill()
         holder.communicate()
+
+
+def program(path: Path, script: str) -> Path:
+    """Write a shell script that can be started by its path, which is returned."""
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return path
 
 
 def plug_in(folder: Path, module: str, source: str, **entry_points: Mapping[str, str]) -> Path:

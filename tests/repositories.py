@@ -1,7 +1,5 @@
 """Git repositories of made-up projects, and asv's configuration for them."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

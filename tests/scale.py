@@ -5,8 +5,6 @@ simulated workers, and to report what they leave behind. ``--workers 10,100`` an
 make it shorter.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import platform

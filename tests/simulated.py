@@ -7,8 +7,6 @@ scheduler's address, ``python tests/simulated.py ADDRESS FIRST LAST`` starts wor
 numbers; each lives until its standard input ends.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import itertools

@@ -4,8 +4,6 @@ Four hosts are network namespaces of this machine. The link between 1 and 3 lets
 way, the others what the machine can do. The run is left in ``results/``.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -21,7 +19,8 @@ RATES_BPS = {(1, 3): 60e6}
 def main() -> None:
     """Run the suite on host 0 and end with its exit status."""
     root = Path(__file__).resolve().parents[1]
-    with namespaces.hosts(4, RATES_BPS) as there, tempfile.TemporaryDirectory() as scratch:
+    layout = namespaces.mesh(4, RATES_BPS)
+    with namespaces.laid_out(layout) as there, tempfile.TemporaryDirectory() as scratch:
         plugged = processes.plug_in(
             Path(scratch), "namespace_launcher", namespaces.LAUNCHER,
             launchers={"namespaces": "NamespaceLauncher"},

@@ -1,7 +1,5 @@
 """A Slurm of one node: its daemons, its key and all its files belong to one test."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

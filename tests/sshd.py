@@ -1,7 +1,5 @@
 """A server of SSH for one test: on loopback, at a free port, with new keys."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import functools
@@ -51,9 +49,7 @@ class Server:
             "BatchMode": "yes", "IdentitiesOnly": "yes",
         }  # fmt: skip
         words = " ".join(f"-o {name}={value}" for name, value in options.items())
-        path.write_text(f'#!/bin/sh\nexec ssh -F none {words} "$@"\n')
-        path.chmod(0o755)
-        return path
+        return processes.program(path, f'exec ssh -F none {words} "$@"')
 
 
 @contextlib.contextmanager

@@ -1,7 +1,5 @@
 """Errors say what is wrong, what is known and what to do."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

@@ -3,8 +3,6 @@
 ``make test-wheel`` installs the wheel in a fresh environment, and uses it.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

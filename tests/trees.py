@@ -1,12 +1,11 @@
 """Hosts made up as trees of sysfs, and an nvidia-smi that says what a test wants."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import processes
 import pytest
 
 DGX1 = Path(__file__).parent / "topology/dgx1.txt"
@@ -71,9 +70,6 @@ def nvidia_smi(folder: Path, patch: pytest.MonkeyPatch, rows: str, matrix: str) 
     folder.mkdir(exist_ok=True)
     (folder / "gpus").write_text(rows)
     (folder / "matrix").write_text(matrix)
-    path = folder / "nvidia-smi"
-    path.write_text(
-        f'#!/bin/sh\ncase "$1" in topo) cat {folder}/matrix;; *) cat {folder}/gpus;; esac\n'
-    )
-    path.chmod(0o755)
+    script = f'case "$1" in topo) cat {folder}/matrix;; *) cat {folder}/gpus;; esac'
+    processes.program(folder / "nvidia-smi", script)
     patch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")

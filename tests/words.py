@@ -4,8 +4,6 @@
 prints each name and each line of prose with such a word.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import re

@@ -118,7 +118,8 @@ def _tables(where: str, one: Mapping[str, Any], two: Mapping[str, Any]) -> Itera
 
 def _difference(key: str, one: Any, two: Any) -> Iterator[Difference]:
     # Tuples become lists in a file.
-    if one != two and not (isinstance(one, list | tuple) and [*one] == [*(two or ())]):
+    one, two = (list(each) if isinstance(each, tuple) else each for each in (one, two))
+    if one != two and (one, two) not in (([], None), (None, [])):
         yield Difference(key, one, two)
 
 

@@ -164,6 +164,7 @@ class Run:
 
     # Each is what the function of this name in `stats` returns.
     case_labels = cached_property(lambda run: stats.case_labels(run))
+    measured = cached_property(lambda run: stats.measured(run))
     launch_medians = cached_property(lambda run: stats.launch_medians(run))
     summaries = cached_property(lambda run: stats.summaries(run))
     costs = cached_property(lambda run: stats.costs(run))

@@ -117,9 +117,11 @@ def prove(ctx: click.Context, /, run: Path, backend: str, trials: int, **given: 
             else "None of these remedies helps here."
         )
         return
-    fixed = {**given, "budget": None, "detect": None, "rigorous": False, "launches": None}
-    suite = study.confirmation(proof, best, _N_CONFIRMING)
-    again = _measure(ctx, data, _with(suite, fixed), fixed)
+    # The launches by which it was chosen flatter it.
+    fixed = {**given, "budget": None, "detect": None, "rigorous": False}
+    fixed["launches"] = _N_CONFIRMING
+    both = replace(proof, trials=(best,)).suite
+    again = _measure(ctx, data, _with(both, fixed), fixed)
     confirmed = study.results(again, proof)
     if study.winner(confirmed) is None:
         said = _gain(confirmed[0][1]) if confirmed else "no launch ended well"

@@ -61,8 +61,6 @@ def _links(ctx: click.Context, /, form: str, **given: Any) -> None:
     """
     from commbench.reports.links import FAULTY, FINE, LinkReport
 
-    if given["resume"]:
-        raise UsageError(f"commbench run --resume {given['resume']} goes on with the run")
     _complete(given)
     call = ctx.obj = run_command.Call(sys.argv[1:], threading.Event())
     status = run_command.measure_workload(Links.name, given)

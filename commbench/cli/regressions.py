@@ -284,6 +284,8 @@ def check(
 
     if (reference is None) == (write_reference is None):
         raise UsageError("give either --reference FILE or --write-reference FILE")
+    if junit and write_reference:
+        raise UsageError("--junit has what --reference finds; leave it out of --write-reference")
     data = load(run)
     if write_reference is not None:
         if write_reference.exists():

@@ -86,20 +86,17 @@ def run(ctx: click.Context, /, **given: Any) -> None:
     (SUITE.toml) or a script with a function main(client) (SCRIPT.py), or a function of a module
     (MODULE:FUNCTION). `run NAME --help` shows its options.
     """
-    explicit = _explicit(ctx)
+    source = click.core.ParameterSource.COMMANDLINE
+    explicit = {n: v for n, v in ctx.params.items() if ctx.get_parameter_source(n) is source}
     if ctx.invoked_subcommand is None:
         if given["resume"] is None:
             raise click.UsageError("name a workload, a suite file or a run to --resume", ctx)
         ctx.exit(_resume(explicit))
     elif explicit:
+        if given["resume"]:
+            raise click.UsageError("a run goes on with its workload: name none with --resume", ctx)
         names = ", ".join(f"--{name}" for name in explicit)
         raise click.UsageError(f"write {names} after {ctx.invoked_subcommand}", ctx)
-
-
-def _explicit(ctx: click.Context) -> dict[str, Any]:
-    """Return the options that were given, by name."""
-    source = click.core.ParameterSource.COMMANDLINE
-    return {n: v for n, v in ctx.params.items() if ctx.get_parameter_source(n) is source}
 
 
 def _workload_command(name: str) -> click.Command:
@@ -107,8 +104,6 @@ def _workload_command(name: str) -> click.Command:
 
     @click.pass_context
     def callback(ctx: click.Context, /, **given: Any) -> None:
-        if given["resume"]:
-            ctx.exit(_resume(_explicit(ctx), name))
         ctx.exit(measure_workload(name, given))
 
     return options.Command(name, options.groups(kind), callback=callback, help=kind.summary)
@@ -140,11 +135,6 @@ def _suite_command(name: str, path: Path) -> click.Command:
     def callback(ctx: click.Context, /, **given: Any) -> None:
         from commbench.harness import suite
 
-        if given["resume"]:
-            raise UsageError(
-                f"a run goes on with its suite, and not with {path}: commbench run --resume "
-                f"{given['resume']}"
-            )
         overrides = {
             **options.replication(given),
             "backends": given["backends"],
@@ -180,7 +170,6 @@ def start(suite: Suite, given: dict[str, Any]) -> int:
     suite = options.available(suite, skip=bool(given.get("skip_unavailable")))
     stopping = options.stopping(given)
     if stopping is not None:
-        budget.validate_stopping(stopping)
         suite = budget.pilot(suite)
         # A user's code has one size.
         small = any(workloads.load(case.workload).quick for case in suite.cases)
@@ -205,7 +194,7 @@ def start(suite: Suite, given: dict[str, Any]) -> int:
     return _execute(store, plan(suite, seed), given)
 
 
-def _resume(given: dict[str, Any], workload: str = "") -> int:
+def _resume(given: dict[str, Any]) -> int:
     """Run the missing launches of the run ``given["resume"]`` and return the exit status."""
     from commbench.harness.cases import plan, shift
     from commbench.stats.selection import good_launches
@@ -222,11 +211,10 @@ def _resume(given: dict[str, Any], workload: str = "") -> int:
         )
     # Read all files now, so that an unreadable one is reported before measuring.
     _ = data.frames
-    manifest = options.resumed(data.manifest, path, given, workload)
+    manifest = options.resumed(data.manifest, given)
     done = {case_id: len(launches) for case_id, launches in good_launches(data).items()}
     suite = options.available(manifest.suite, skip=False)
     if manifest.stopping is not None:
-        budget.validate_stopping(manifest.stopping)
         suite = budget.level_launches(budget.pilot(suite), done)
         manifest = replace(manifest, suite=budget.pilot(manifest.suite))
     store = directory.RunStore.reopen(path, manifest)

@@ -34,7 +34,6 @@ LATEST = "latest"
 _FILES = "the file's"
 _RIGOROUS = Stopping(budget_s=3600.0, detect=0.02)
 _QUICK = Stopping(budget_s=40.0, quick=True)
-_DESIGN = ("launches", "budget", "detect", "rigorous", "timeout")
 _REPLICATION = ("launches", "iterations", "warmups", "seed")
 
 
@@ -129,7 +128,7 @@ _BY_TYPE: Mapping[Any, Mapping[str, Any]] = {
     tuple: {"type": NAMES},
     Mapping: {"type": Parsed("KEY=VALUE", key_and_value), "multiple": True},
 }
-_BY_UNIT = {"bytes": BYTES, "seconds": SECONDS}
+_BY_UNIT = {"bytes": BYTES, "seconds": SECONDS, "share": SHARE}
 _FORMATS = {"bytes": units.format_message_size, "seconds": "{:g}s".format}
 
 
@@ -161,14 +160,17 @@ class Command(click.Command):
         try:
             return super().parse_args(ctx, words.split("\0")[1:])
         except click.NoSuchOption as error:
-            if error.option_name in {how.option for how in ClusterSpec.settings().values()}:
-                raise click.UsageError(
+            if error.option_name == "--resume":
+                problem = "a run goes on with its options: commbench run --resume RUN"
+            elif error.option_name in {how.option for how in ClusterSpec.settings().values()}:
+                problem = (
                     f"{self.name} runs between two processes, without a cluster: "
                     f"{error.option_name} is for the other workloads, such as links between hosts; "
-                    "pingpong has --peer HOST",
-                    ctx,
-                ) from error
-            raise
+                    "pingpong has --peer HOST"
+                )
+            else:
+                raise
+            raise click.UsageError(problem, ctx) from error
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write a section for each group."""
@@ -218,7 +220,7 @@ def groups(workload: type[Workload] | None = None) -> dict[str, list[click.Optio
                 if option.name == "task_placement":
                     option.default = workload.task_placement
         chosen["GPU"] = [device, *_options("gpu")]
-    chosen |= {"Statistics": _statistics(workload), "Output": _output(resume=bool(workload))}
+    chosen |= {"Statistics": _statistics(workload), "Output": _output()}
     names = Counter(option.name for option in chain(*chosen.values()))
     if twice := [str(name) for name, n in names.items() if n > 1]:
         raise UsageError(
@@ -257,7 +259,7 @@ def _type(hint: Any, unit: str) -> Any:
 
 def _show(default: Any, unit: str = "") -> str:
     if not isinstance(default, tuple | list):
-        return _FORMATS[unit](default).replace(" ", "") if unit else str(default)
+        return _FORMATS.get(unit, str)(default).replace(" ", "")
     items = [_show(item, unit) for item in default]
     return ",".join(items if len(items) < 8 else [*items[:4], "…", items[-1]])
 
@@ -316,12 +318,10 @@ def design_options(launches: str, timeout: str) -> list[click.Option]:
     ]  # fmt: skip
 
 
-def _output(*, resume: bool) -> list[click.Option]:
+def _output() -> list[click.Option]:
     return [
         click.Option(["--output"], type=_PATH, default=Path("results"), metavar="DIR",
                      show_default=True, help="Parent folder of the run's directory."),
-        click.Option(["--resume"], type=RUN, metavar="RUN", hidden=not resume,
-                     help="Continue a run."),
         click.Option(["--min-transfer"], type=BYTES, default="1MB", show_default=True,
                      help="Count transfers from this size on in pair tables."),
         click.Option(["--min-batch"], type=BYTES, default="250kB", show_default=True,
@@ -386,53 +386,23 @@ def stopping(given: Mapping[str, Any]) -> Stopping | None:
     if rigorous and quick:
         raise UsageError("--rigorous takes an hour, and --quick a minute; give one of them")
     default = _RIGOROUS if rigorous else _QUICK if quick else Stopping()
-    return replace(default, **limits, fixed_iterations=given.get("iterations") is not None)
+    rule = replace(default, **limits, fixed_iterations=given.get("iterations") is not None)
+    if not 0 < rule.detect < 1:
+        raise UsageError(f"--detect is {rule.detect:g}; it must be above 0 and below 1, or 100 %")
+    if not rule.budget_s > 0:
+        raise UsageError(f"--budget is {rule.budget_s:g} s; it must be above 0")
+    return rule
 
 
-def resumed(
-    manifest: Manifest, path: Path, given: Mapping[str, Any], workload: str = ""
-) -> Manifest:
-    """Return `manifest`, of the run in `path`, with the design in the options that were `given`.
+def resumed(manifest: Manifest, given: Mapping[str, Any]) -> Manifest:
+    """Return `manifest` with the design in the options that were `given`.
 
     Raises
     ------
     UsageError
-        If other options differ from those of the run, or if it would have fewer launches.
+        If it would have fewer launches.
     """
     cases = manifest.suite.cases
-    if workload and workload not in {case.workload for case in cases}:
-        measured = ", ".join(dict.fromkeys(case.workload for case in cases))
-        raise UsageError(f"{path} measures {measured}, not {workload}; --resume needs no workload")
-    recorded: dict[str, list[Any]] = {
-        "backends": [tuple(dict.fromkeys(case.backend for case in cases))],
-        "min_transfer": [manifest.min_transfer_bytes],
-        "min_batch": [manifest.min_batch_bytes],
-        "seed": [manifest.seed],
-        "output": [path.absolute().parent],
-        "vary": [tuple(name for name in cases[0].varied if name != "backend")],
-    }
-    for case in cases:
-        settings = {**case.params, "iterations": case.iterations, "warmups": case.warmups}
-        for field, how in ClusterSpec.settings().items():
-            name = how.key
-            settings[name] = getattr(case.cluster, field)
-        for name, value in settings.items():
-            recorded.setdefault(name, []).append(value)
-    differences = []
-    for name, value in given.items():
-        if name in (*_DESIGN, "resume", "verbose", "quiet"):
-            continue
-        new = _show(value.absolute() if isinstance(value, Path) else value)
-        old = " and ".join(dict.fromkeys(map(_show, recorded.get(name, ()))))
-        if new != old:
-            differences.append(
-                f"--{name.replace('_', '-')} is {new}, and the run has {old or 'none'}"
-            )
-    if differences:
-        raise UsageError(
-            f"{'; '.join(differences)}. A run goes on as it began: leave that out, or begin a new "
-            f"run. It can have more: {', '.join(f'--{name}' for name in _DESIGN)}"
-        )
     rule = stopping(given)
     if rule is not None and manifest.stopping is not None:
         limits = {"budget_s": given.get("budget"), "detect": given.get("detect")}

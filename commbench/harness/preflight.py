@@ -14,7 +14,13 @@ from commbench.backends import parse
 from commbench.harness.cases import make_workload
 from commbench.model import Case, Suite, registry
 from commbench.model.units import format_duration
-from commbench.workloads.base import ClusterWorkload, FetchWorkload, PairWorkload, Workload
+from commbench.workloads.base import (
+    MODES,
+    ClusterWorkload,
+    FetchWorkload,
+    PairWorkload,
+    Workload,
+)
 
 _LAUNCH_SECONDS = 4.0
 """Of starting Python and a scheduler, measuring their idle cost, and ending them."""
@@ -54,7 +60,7 @@ def _messages_seconds(workload: PairWorkload, case: Case) -> float:
         min(
             workload.n_samples(size, n)
             * (_SMALL_MESSAGE_SECONDS + size * _SECONDS_PER_BYTE)
-            * max(1, workload.window if workload.mode != "latency" else 1),
+            * (max(1, workload.window) if "window" in MODES[workload.mode] else 1),
             workload.seconds_per_size,
         )
         for size in workload.sizes

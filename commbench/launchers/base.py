@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from commbench.errors import UnavailableError, UsageError
 from commbench.machine import cores, gpu, process
+from commbench.machine.installed import install_command
 from commbench.model import ClusterSpec, registry
 from commbench.model.units import parse_memory
 
@@ -139,6 +141,10 @@ class Launcher(ABC):
     supports: ClassVar[frozenset[str]] = frozenset()
     """The launcher uses these of the spec's ``hosts``, ``scheduler``, ``launcher_options``,
     ``placement`` and ``memory_limit``."""
+    requires: ClassVar[tuple[str, str]] = ("", "")
+    """The module that it needs, and the extra of commbench that installs it."""
+    options: ClassVar[tuple[str, ...] | None] = None
+    """The keys of its ``launcher_options``, if they are always the same."""
 
     @classmethod
     def remote(cls, spec: ClusterSpec) -> bool:
@@ -166,6 +172,17 @@ class Launcher(ABC):
                     f"the launcher {self.name} takes no {spec.settings()[field].option}; add "
                     f"--launcher {' or '.join(_supporters(field))}"
                 )
+        package, extra = self.requires
+        if package and importlib.util.find_spec(package) is None:
+            raise UnavailableError(
+                f"the launcher {self.name}",
+                f"the package {package.replace('_', '-')} is not installed",
+                install_command(extra),
+            )
+        for key in spec.launcher_options:
+            if self.options is not None and key not in self.options:
+                known = ", ".join(self.options)
+                raise UsageError(f"the launcher {self.name} has no option {key!r}; known: {known}")
         memory_limit(spec, 1.0)
 
     def environment(self, spec: ClusterSpec) -> dict[str, str]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import ast
 import asyncio
 import contextlib
-import importlib.util
 import inspect
 import os
 import shlex
@@ -21,13 +20,12 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from commbench.errors import LaunchError, UnavailableError, UsageError
+from commbench.errors import LaunchError, UsageError
 from commbench.launchers import members
 from commbench.launchers.base import Launcher, RunningCluster, worker_preloads
 from commbench.launchers.local import LocalCluster, nanny_environment, preload_options
 from commbench.launchers.members import forwarded_env
 from commbench.machine import process
-from commbench.machine.installed import install_command
 from commbench.model import ClusterSpec
 
 if TYPE_CHECKING:
@@ -60,11 +58,6 @@ class JobLauncher(Launcher):
                 "memory that it asks for; say --launcher-option memory=8GB"
             )
         super().validate(spec, backend)
-        if importlib.util.find_spec("dask_jobqueue") is None:
-            raise UnavailableError(
-                f"the launcher {self.name}", "the package dask-jobqueue is not installed",
-                install_command("jobqueue"),
-            )  # fmt: skip
         known = sorted(self._parameters() - _OURS)
         for key in spec.launcher_options:
             if key.replace("-", "_") not in known:

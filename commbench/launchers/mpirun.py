@@ -8,7 +8,6 @@ ranks.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 from collections import Counter
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from commbench.errors import LaunchError, UsageError
+from commbench.errors import LaunchError, UnavailableError, UsageError
 from commbench.launchers import members
 from commbench.launchers.base import Launcher, RunningCluster, memory_limit, worker_preloads
 from commbench.launchers.local import CHILD_COMMAND, LocalCluster, equal_share, nanny_environment
@@ -79,6 +78,8 @@ class MpirunLauncher(Launcher):
 
     name = "mpirun"
     supports = frozenset({"hosts", "launcher_options", "memory_limit"})
+    requires = ("dask_mpi", "mpi")
+    options = ("interface",)
 
     @classmethod
     def remote(cls, spec: ClusterSpec) -> bool:  # noqa: D102
@@ -86,6 +87,7 @@ class MpirunLauncher(Launcher):
 
     def validate(self, spec: ClusterSpec, backend: Backend) -> None:  # noqa: D102
         super().validate(spec, backend)
+        _mpiexec()
         if not backend.in_mpi_ranks:
             raise UsageError(
                 f"{backend.name} can't run under mpirun: MPI loads libraries into every rank "
@@ -96,18 +98,10 @@ class MpirunLauncher(Launcher):
                 "the launcher mpirun takes --hosts with at least two: the scheduler's, then the "
                 "workers', for example --hosts node1,node1,node2; without it all is on this host"
             )
-        for key in spec.launcher_options:
-            if key != "interface":
-                raise UsageError(f"the launcher mpirun has no option {key!r}; known: interface")
 
     def start(  # noqa: D102
         self, spec: ClusterSpec, protocol: str, scratch: Path, preload: Sequence[str] = ()
     ) -> RunningCluster:
-        if importlib.util.find_spec("dask_mpi") is None:
-            raise LaunchError(
-                "the launcher mpirun needs the package dask-mpi; "
-                + installed.install_command("mpi")
-            )
         return MpirunCluster(spec, protocol, scratch, preload)
 
 
@@ -191,9 +185,10 @@ def _ranks(variables: Sequence[Mapping[str, str]], rank: Sequence[str | Path]) -
 
 def _mpiexec() -> str:
     if (mpiexec := installed.find_mpiexec()) is None:
-        raise LaunchError(
-            "the launcher mpirun needs mpiexec, and there is none; pip install mpich, or load your "
-            "MPI's module"
+        raise UnavailableError(
+            "the launcher mpirun",
+            "there is no mpiexec",
+            "pip install mpich, or load your MPI's module",
         )
     return mpiexec
 

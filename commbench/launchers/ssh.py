@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib.util
 import logging
 import os
 import shlex
@@ -22,13 +21,12 @@ from concurrent.futures import TimeoutError as ResultTimeoutError
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commbench.errors import LaunchError, UnavailableError, UsageError
+from commbench.errors import LaunchError, UsageError
 from commbench.launchers import members
 from commbench.launchers.base import Launcher, RunningCluster, memory_limit, worker_preloads
 from commbench.launchers.local import nanny_environment
 from commbench.launchers.members import forwarded_env, without_paths_in
 from commbench.machine import gpu, process
-from commbench.machine.installed import install_command
 from commbench.model import ClusterSpec
 
 if TYPE_CHECKING:
@@ -214,23 +212,16 @@ class SshLauncher(Launcher):
 
     name = "ssh"
     supports = frozenset({"hosts", "launcher_options", "memory_limit"})
+    requires = ("asyncssh", "ssh")
+    options = _CONNECT + _FURTHER
 
     def validate(self, spec: ClusterSpec, backend: Backend) -> None:  # noqa: D102
         super().validate(spec, backend)
-        if importlib.util.find_spec("asyncssh") is None:
-            raise UnavailableError(
-                "the launcher ssh", "the package asyncssh is not installed",
-                install_command("ssh"),
-            )  # fmt: skip
         if len(spec.hosts) < 2:
             raise UsageError(
                 "the launcher ssh needs --hosts with at least two: the scheduler's, then the "
                 "workers', for example --hosts node1,node1,node2"
             )
-        for key in spec.launcher_options:
-            if key not in _CONNECT + _FURTHER:
-                known = ", ".join(_CONNECT + _FURTHER)
-                raise UsageError(f"the launcher ssh has no option {key!r}; known: {known}")
 
     def start(  # noqa: D102
         self, spec: ClusterSpec, protocol: str, scratch: Path, preload: Sequence[str] = ()

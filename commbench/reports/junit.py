@@ -64,12 +64,13 @@ def _case(run: Run, measured: Case) -> ElementTree.Element:
     elif ends.empty:
         add_element(element, "skipped", "", message="no launch has ended")
     if len(summaries):
-        add_element(element, "system-out", "\n".join(map(_median, summaries.itertuples())))
+        medians = (_median(run, row) for row in summaries.itertuples())
+        add_element(element, "system-out", "\n".join(medians))
     return element
 
 
-def _median(row: Any) -> str:
-    size = format_message_size(row.payload_bytes)
+def _median(run: Run, row: Any) -> str:
+    size = format_message_size(run.message_bytes(row.case_id, row.layer, row.payload_bytes))
     where = "" if row.layer == "workload" else f"{row.layer} {size}: "
     return (
         f"{where}median {format_seconds(row.median_s)} of {row.n_launches} launches, "

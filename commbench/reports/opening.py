@@ -313,7 +313,7 @@ def _by_chance(run: Run) -> bool:
     unequal = {case_id for c in run.comparisons if c.verdict == "unequal"
                for case_id in (c.baseline_id, c.candidate_id)}  # fmt: skip
     return any(
-        case.id in unequal and case.cluster.task_placement == "dask" for case in run.suite.cases
+        case.id in unequal and case.cluster.task_placement != "pinned" for case in run.suite.cases
     )
 
 

@@ -26,7 +26,6 @@ from commbench.stats.selection import (
     describe_settings,
     good_launches,
     in_suite_order,
-    measured,
 )
 
 _METADATA = {
@@ -64,7 +63,7 @@ def _benchmarks(run: Run) -> Iterator[dict[str, Any]]:
 
 def _labelled(run: Run) -> pd.DataFrame:
     """Return the samples of successful launches; ``counts`` says whether a sample counts."""
-    values = measured(run)
+    values = run.measured
     samples, launch = run.samples, ["case_id", "launch"]
     in_good = samples.set_index(launch).index.isin(values.set_index(launch).index)
     sound = (samples["verified"].astype(bool) | (samples["tool"] != "")) & (samples["seconds"] >= 0)

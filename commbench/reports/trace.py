@@ -18,7 +18,6 @@ from commbench.analysis.run import Run
 from commbench.errors import UsageError
 from commbench.model import Case
 from commbench.reports.sections import natural
-from commbench.stats.selection import measured
 
 _RECEIVES, _SENDS = 1_000_000, 2_000_000
 """The first track of fetches that a worker receives, and sends; threads come before them."""
@@ -34,7 +33,7 @@ def render(run: Run) -> str:
         If the run has no tasks.
     """
     events: list[_Event] = []
-    samples = measured(run)
+    samples = run.measured
     samples = samples[samples["layer"] == "workload"]
     for case in run.suite.cases:
         mine = samples[samples["case_id"] == case.id]

@@ -113,15 +113,14 @@ class ComparedRuns:
             f"{format_bytes(round(c.baseline_moved_bytes))}"
             for c in others
         ]
+        by_dask = any(
+            self.baseline.cases[c.baseline_id].cluster.task_placement != "pinned" for c in others
+        )
         yield (
             f"Bytes between workers in an iteration differ: {some(amounts, _MOST_NAMED)}."
             + " Dask may have placed the tasks differently, as it does from launch to launch; "
-            "--task-placement pinned excludes that." * any(map(self._is_placed_by_dask, others))
+            "--task-placement pinned excludes that." * by_dask
         )
-
-    def _is_placed_by_dask(self, comparison: Comparison) -> bool:
-        case = self.baseline.cases[comparison.baseline_id]
-        return case.cluster.task_placement == "dask"
 
     def _named(self, comparison: Comparison) -> str:
         if comparison.verdict in ("slower", "faster"):

@@ -14,7 +14,7 @@ from .published import (
     ratios,
     reproduced,
 )
-from .selection import case_labels, counted
+from .selection import case_labels, counted, measured
 from .sequential import N_LOOKS, ended_by, imprecise, limit_s, look, next_block, undecided
 from .stability import drifts, spreads
 from .stragglers import slow_latencies, slow_pairs
@@ -26,8 +26,8 @@ __all__ = [
     "PublishedComparison", "additions", "between", "case_labels", "comparisons", "costs",
     "counted", "coverage", "drifts", "ended_by", "idle_cores", "imprecise", "launch_medians",
     "least_launches", "limit_s", "link_bandwidths", "link_models", "load_bandwidths", "look",
-    "machine", "measured_quantities", "median_interval", "next_block", "pair_bandwidths",
-    "pingpong_mode", "profile_shares", "published_comparisons", "ratios", "reproduced", "scaling",
-    "shown_sizes", "shuffles", "slow_latencies", "slow_pairs", "spreads", "summaries",
-    "undecided", "worker_profiles", "worker_times",
+    "machine", "measured", "measured_quantities", "median_interval", "next_block",
+    "pair_bandwidths", "pingpong_mode", "profile_shares", "published_comparisons", "ratios",
+    "reproduced", "scaling", "shown_sizes", "shuffles", "slow_latencies", "slow_pairs", "spreads",
+    "summaries", "undecided", "worker_profiles", "worker_times",
 ]  # fmt: skip

@@ -18,7 +18,6 @@ import numpy as np
 import pandas as pd
 
 from commbench.stats.inference import CONFIDENCE, MIN_LAUNCHES
-from commbench.stats.selection import measured
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
@@ -49,7 +48,7 @@ def next_block(run: Run) -> Block:
     """Return the design of the next block of a run with at least one complete block."""
     rule, ends = run.manifest.stopping, run.ends
     whole = float(ends.groupby("case_id")["seconds"].median().sum())
-    samples = measured(run)
+    samples = run.measured
     samples = samples[samples["layer"] == "workload"]
     if rule is None or rule.fixed_iterations or samples.empty:
         return Block(None, whole)

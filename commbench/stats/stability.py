@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import scipy
 
-from commbench.stats.selection import GROUP, in_suite_order, measured
+from commbench.stats.selection import GROUP, in_suite_order
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
@@ -56,7 +56,7 @@ def spreads(run: Run) -> pd.DataFrame:
     def spread(least: int) -> Any:
         return lambda values: relative_spread(values.to_numpy()) if len(values) >= least else np.nan
 
-    by_launch = measured(run).groupby([*GROUP, "launch"])["seconds"].agg(spread(MIN_SAMPLES))
+    by_launch = run.measured.groupby([*GROUP, "launch"])["seconds"].agg(spread(MIN_SAMPLES))
     within = by_launch.groupby(GROUP).median().rename("within")
     between = run.launch_medians.groupby(GROUP)["median_s"].agg(spread(MIN_LAUNCHES))
     return in_suite_order(within.to_frame().join(between.rename("between")).reset_index(), run)

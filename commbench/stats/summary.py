@@ -17,7 +17,7 @@ import pandas as pd
 from commbench.model import Summary
 from commbench.stats.inference import median_interval
 from commbench.stats.pairs import moved_bytes
-from commbench.stats.selection import GROUP, good_launches, in_suite_order, measured, timed
+from commbench.stats.selection import GROUP, good_launches, in_suite_order, timed
 from commbench.stats.stability import modes
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def launch_medians(run: Run) -> pd.DataFrame:
         Columns case_id, workload, backend, layer, payload_bytes, launch, median_s, in the
         order of the suite's cases.
     """
-    grouped = measured(run).groupby([*GROUP, "workload", "backend", "launch"], sort=True)
+    grouped = run.measured.groupby([*GROUP, "workload", "backend", "launch"], sort=True)
     medians = grouped["seconds"].median().rename("median_s").reset_index()
     return in_suite_order(medians, run)
 
@@ -57,7 +57,7 @@ def summaries(run: Run) -> pd.DataFrame:
         One row per summary, in the order of the suite's cases: the fields of ``Summary``,
         ``throughput_Bps``, ``workload`` and ``backend``.
     """
-    samples, good, n_timed = measured(run), good_launches(run), timed(run).groupby(GROUP).size()
+    samples, good, n_timed = run.measured, good_launches(run), timed(run).groupby(GROUP).size()
     medians = dict(iter(run.launch_medians.groupby(GROUP)["median_s"]))
     rows = []
     for key, group in samples.groupby(GROUP):

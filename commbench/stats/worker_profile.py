@@ -16,7 +16,7 @@ import pandas as pd
 
 from commbench.stats import grouping
 from commbench.stats.grouping import Array
-from commbench.stats.selection import in_suite_order, measured
+from commbench.stats.selection import in_suite_order
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
@@ -54,7 +54,7 @@ def worker_profiles(run: Run) -> pd.DataFrame:
         - ``other_threads_s``: time on a core of all other threads of the process; ``gil_s``:
           time in which a request for the GIL would have waited (nan without gilknocker).
     """
-    windows = measured(run).drop_duplicates(_KEY[:3])
+    windows = run.measured.drop_duplicates(_KEY[:3])
     processes = run.threads[_KEY].drop_duplicates().merge(
         windows[[*_KEY[:3], "workload", "backend", "started_at_s", "seconds"]], on=_KEY[:3]
     )  # fmt: skip
@@ -121,7 +121,7 @@ def worker_times(run: Run) -> pd.DataFrame:
     """
     fetches, tasks = _fetches_and_tasks(run)
     # Every worker has a count in every iteration, even one without fetches or tasks.
-    samples = measured(run)
+    samples = run.measured
     windows = samples[samples["layer"] == "workload"].merge(run.log_counts[_KEY], on=_KEY[:3])
     rows = []
     for window in windows.itertuples():

@@ -7,27 +7,12 @@ from dataclasses import replace
 
 from commbench import stats, workloads
 from commbench.analysis.run import Run
-from commbench.errors import UsageError
 from commbench.harness.cases import plan, shift
-from commbench.model import Launch, Manifest, Stopping, Suite
+from commbench.model import Launch, Manifest, Suite
 from commbench.model.units import format_seconds
 from commbench.workloads.base import ClusterWorkload
 
 N_PILOT_LAUNCHES = 2
-
-
-def validate_stopping(rule: Stopping) -> None:
-    """Raise an error if a limit is not valid.
-
-    Raises
-    ------
-    UsageError
-        With the option that sets the limit.
-    """
-    if not 0 < rule.detect < 1:
-        raise UsageError(f"--detect is {rule.detect:g}; it must be above 0 and below 1, or 100 %")
-    if not rule.budget_s > 0:
-        raise UsageError(f"--budget is {rule.budget_s:g} s; it must be above 0")
 
 
 def pilot(suite: Suite) -> Suite:

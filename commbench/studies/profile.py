@@ -472,7 +472,7 @@ class _Observer:
     def _attempt(self, action: Callable[..., _Result], *arguments: Any) -> _Result | None:
         """Return the result of `action`; record an exception as a failure, and return None."""
         try:
-            if not self._is_connected:
+            if self.client.status != "running":
                 raise LaunchError(
                     "the client was closed in the code that was profiled: what was logged since "
                     "the last region ended is lost; close it after commbench.profile"
@@ -488,10 +488,6 @@ class _Observer:
             with suppress(OSError, CommbenchError):
                 self._emit(failure)
             return None
-
-    @property
-    def _is_connected(self) -> bool:
-        return bool(self.client.status == "running")
 
     def _begin(self, name: str) -> _Open:
         launch = self._launch(name)

@@ -137,15 +137,6 @@ def winner(compared: Sequence[tuple[Trial, Comparison]]) -> Trial | None:
     return next((trial for trial, c in compared if c.verdict == "faster"), None)
 
 
-def confirmation(proof: Proof, trial: Trial, launches: int) -> Suite:
-    """Return the suite that measures a winner again, with a fixed number of fresh launches.
-
-    The fastest of several was chosen by its launches, which therefore flatter it.
-    """
-    both = Proof(proof.present, (trial,)).suite
-    return replace(both, cases=tuple(replace(case, launches=launches) for case in both.cases))
-
-
 def lines(trial: Trial) -> Iterator[str]:
     """Yield the lines that apply the settings of a trial in a user's environment and code."""
     backend, spec = parse(trial.case.backend), trial.case.cluster

@@ -16,24 +16,18 @@ Payload of a sample: alone and in rounds, one block; together, the blocks of all
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from commbench.errors import UsageError, VerificationError
-from commbench.workloads.base import Context, FetchWorkload
+from commbench.workloads.base import Context, FetchWorkload, option
 from commbench.workloads.device import random_bytes
 
 _KIB, _MIB = 1 << 10, 1 << 20
 
 
 class AllToAll(FetchWorkload):
-    """Blocks of several sizes between every ordered pair of workers.
-
-    Raises
-    ------
-    UsageError
-        If there is only one worker, or a size is missing, repeated or below 1.
-    """
+    """Blocks of several sizes between every ordered pair of workers."""
 
     name = "all-to-all"
     summary = "every ordered pair of workers, one at a time and all at once"
@@ -44,13 +38,11 @@ class AllToAll(FetchWorkload):
     class Params:
         """The options of ``commbench run all-to-all``."""
 
-        sizes: tuple[int, ...] = field(
-            default=(_KIB, 64 * _KIB, _MIB, 4 * _MIB, 16 * _MIB),
-            metadata={
-                "help": "sizes of the blocks, for example 1KiB,1MiB,16MiB; together, a worker "
-                "holds one of every other worker's",
-                "unit": "bytes",
-            },
+        sizes: tuple[int, ...] = option(
+            (_KIB, 64 * _KIB, _MIB, 4 * _MIB, 16 * _MIB),
+            "sizes of the blocks, for example 1KiB,1MiB,16MiB; together, a worker "
+            "holds one of every other worker's",
+            unit="bytes",
         )
 
     def __init__(self, params: Params, context: Context) -> None:
@@ -90,7 +82,6 @@ class Links(AllToAll):
     class Params:
         """The options of ``commbench links``."""
 
-        sizes: tuple[int, ...] = field(
-            default=(1, 64 * _KIB, 8 * _MIB),
-            metadata={"help": "sizes of the blocks, for example 1,64KiB,8MiB", "unit": "bytes"},
+        sizes: tuple[int, ...] = option(
+            (1, 64 * _KIB, 8 * _MIB), "sizes of the blocks, for example 1,64KiB,8MiB", unit="bytes"
         )

@@ -35,19 +35,12 @@ class SquareWorkload(ArrayWorkload):
     """A workload on a square array, with the parameters `size` and `chunk`.
 
     x is ``(size, size)`` in chunks of ``(chunk, chunk)``, of which the last may be smaller.
-
-    Raises
-    ------
-    UsageError
-        If size or chunk is out of range.
     """
 
     def __init__(self, params: Any, context: Context) -> None:
         super().__init__(params, context)
         size, chunk = params.size, params.chunk
-        if size < 1:
-            raise UsageError(f"size is {size}; it must be at least 1")
-        if not 1 <= chunk <= size:
-            raise UsageError(f"chunk is {chunk}; it must be from 1 to size ({size})")
+        if chunk > size:
+            raise UsageError(f"{self.name}: chunk is {chunk}; it must be at most size ({size})")
         self.shape, self.chunks = (size, size), (chunk, chunk)
         self._n_chunks = math.ceil(size / chunk)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
 from commbench.errors import UsageError
@@ -25,6 +25,20 @@ class Context:
     threads_per_worker: int = 1
     memory_limit_bytes: int = 0
     """That of each worker; 0 if it has none, or a share of its host's memory."""
+
+
+def option(default: Any, help: str, **metadata: Any) -> Any:  # noqa: A002
+    """Return the field of a ``Params`` that becomes an option.
+
+    Parameters
+    ----------
+    help
+        What ``--help`` says.
+    **metadata
+        ``unit``, which is ``"bytes"``, ``"seconds"`` or ``"share"``; ``least``, the least value;
+        ``added``, the version that has added it, so that cases with its default keep their id.
+    """
+    return field(default=default, metadata={"help": help, **metadata})
 
 
 class Workload(ABC):
@@ -57,11 +71,7 @@ class Workload(ABC):
     gpu_packages: ClassVar[tuple[str, ...]] = ()
     """The packages besides CuPy that are imported for data in GPU memory."""
     Params: ClassVar[type[Any]]
-    """A frozen dataclass; its fields, with their ``help`` in the metadata, become options.
-
-    A field that a later version adds has this version as ``added`` in its metadata, so that cases
-    with its default keep their id.
-    """
+    """A frozen dataclass, whose fields are `option`."""
     task_placement: ClassVar[str] = "pinned"
     """The default of the option of this name."""
     scales: ClassVar[bool] = True
@@ -72,6 +82,13 @@ class Workload(ABC):
     def __init__(self, params: Any, context: Context) -> None:
         self.params = params
         self.context = context
+        for each in fields(params):
+            value, least = getattr(params, each.name), each.metadata.get("least")
+            if least is not None and value < least:
+                unit = " B" * (each.metadata.get("unit") == "bytes")
+                raise UsageError(
+                    f"{self.name}: {each.name} is {value}{unit}; it must be at least {least}{unit}"
+                )
 
 
 class ClusterWorkload(Workload):
@@ -90,12 +107,12 @@ class ClusterWorkload(Workload):
         """Prepare this process, before it starts the cluster; by default, do nothing."""
 
     @property
-    @abstractmethod
     def payload_bytes(self) -> int:
         """The bytes of a sample's throughput; the formula should be documented.
 
-        0 if bytes mean nothing, which takes `operations`.
+        0, the default, if bytes mean nothing, which takes `operations`.
         """
+        return 0
 
     @property
     def operations(self) -> tuple[int, str]:
@@ -111,9 +128,8 @@ class ClusterWorkload(Workload):
         """The seconds of an iteration, roughly, to estimate how long a run takes."""
         return self.payload_bytes / self.bytes_per_second
 
-    @abstractmethod
     def prepare(self, client: Any) -> None:
-        """Create the seeded input on the workers and wait until it is in memory there."""
+        """Create the seeded input, by default none, and wait until it is in workers' memory."""
 
     @abstractmethod
     def build(self) -> Any:

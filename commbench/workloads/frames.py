@@ -11,10 +11,10 @@ from commbench.workloads.device import finished_blocks, persist_input
 from commbench.workloads.placement import rebalance
 
 MODULUS = 2**64
-SHUFFLE_HELP = {
-    "help": "how rows move in a shuffle: tasks, p2p (peer to peer), or dask: Dask's default, which "
-    "is p2p, and tasks with cuDF"
-}
+SHUFFLE_HELP = (
+    "how rows move in a shuffle: tasks, p2p (peer to peer), or dask: Dask's default, which is p2p, "
+    "and tasks with cuDF"
+)
 
 
 def shuffle_method(chosen: str, device: str) -> str:

@@ -12,12 +12,12 @@ merged in a tree, `split_every` at a time, and with several (`split_out`) they a
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import reduce
 from typing import Any, ClassVar, Literal
 
 from commbench.errors import UsageError
-from commbench.workloads.base import Context
+from commbench.workloads.base import Context, option
 from commbench.workloads.device import frame_library, uniform_block
 from commbench.workloads.frames import SHUFFLE_HELP, FrameWorkload, column_sums, shuffle_method
 
@@ -31,11 +31,6 @@ class GroupBy(FrameWorkload):
 
     The data: keys are uniform in ``[0, unique_ratio * rows * partitions)``; in each partition the
     integers and the floats are permutations of the numbers from 0 to `rows`.
-
-    Raises
-    ------
-    UsageError
-        If a parameter is out of range.
     """
 
     name = "groupby"
@@ -46,24 +41,17 @@ class GroupBy(FrameWorkload):
     class Params:
         """The options of ``commbench run groupby``."""
 
-        rows: int = field(default=200_000, metadata={"help": "rows of a partition"})
-        partitions: int = field(default=25, metadata={"help": "partitions of the frame"})
-        unique_ratio: float = field(
-            default=0.01, metadata={"help": "groups over rows, above 0, at most 1"}
+        rows: int = option(200_000, "rows of a partition", least=1)
+        partitions: int = option(25, "partitions of the frame", least=1)
+        unique_ratio: float = option(0.01, "groups over rows, above 0, at most 1")
+        split_out: int = option(1, "partitions of the result; more than 1: a shuffle", least=1)
+        split_every: int = option(
+            8, "aggregates that a task of the tree merges, at least 2", least=2
         )
-        split_out: int = field(
-            default=1, metadata={"help": "partitions of the result; more than 1: a shuffle"}
-        )
-        split_every: int = field(
-            default=8, metadata={"help": "aggregates that a task of the tree merges, at least 2"}
-        )
-        shuffle: Literal["dask", "tasks", "p2p"] = field(default="dask", metadata=SHUFFLE_HELP)
+        shuffle: Literal["dask", "tasks", "p2p"] = option("dask", SHUFFLE_HELP)
 
     def __init__(self, params: Params, context: Context) -> None:
         super().__init__(params, context)
-        for name, least in {"rows": 1, "partitions": 1, "split_out": 1, "split_every": 2}.items():
-            if (value := getattr(params, name)) < least:
-                raise UsageError(f"{name} is {value}; it must be at least {least}")
         if not 0 < params.unique_ratio <= 1:
             raise UsageError(
                 f"unique_ratio is {params.unique_ratio}; it must be above 0 and at most 1"

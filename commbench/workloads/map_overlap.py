@@ -11,13 +11,13 @@ of chunks with neighbours on other workers, `kernel_size` rows or columns of eac
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
 from commbench.errors import UsageError
 from commbench.workloads.arrays import SquareWorkload
-from commbench.workloads.base import Context
+from commbench.workloads.base import Context, option
 from commbench.workloads.device import (
     array_library,
     ndimage_library,
@@ -28,13 +28,7 @@ from commbench.workloads.placement import rebalance
 
 
 class MapOverlap(SquareWorkload):
-    """The mean of the neighbourhood of each number of a square array, mirrored beyond its edges.
-
-    Raises
-    ------
-    UsageError
-        If a parameter is out of range, or the last chunk smaller than the kernel.
-    """
+    """The mean of the neighbourhood of each number of a square array, mirrored beyond its edges."""
 
     name = "map-overlap"
     summary = "mean filter, for which chunks need the edges of neighbours"
@@ -45,11 +39,9 @@ class MapOverlap(SquareWorkload):
     class Params:
         """The options of ``commbench run map-overlap``."""
 
-        size: int = field(default=4_000, metadata={"help": "x has size x size numbers of 8 bytes"})
-        chunk: int = field(default=500, metadata={"help": "side of a chunk of x, in numbers"})
-        kernel_size: int = field(
-            default=1, metadata={"help": "numbers to each side that a mean has, k of 2 k + 1"}
-        )
+        size: int = option(4_000, "x has size x size numbers of 8 bytes", least=1)
+        chunk: int = option(500, "side of a chunk of x, in numbers", least=1)
+        kernel_size: int = option(1, "numbers to each side that a mean has, k of 2 k + 1")
 
     def __init__(self, params: Params, context: Context) -> None:
         super().__init__(params, context)

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from commbench.errors import VerificationError
 from commbench.workloads.arrays import SquareWorkload
+from commbench.workloads.base import option
 from commbench.workloads.device import finished_blocks, uniform_block
 from commbench.workloads.placement import rebalance
 
@@ -32,8 +33,8 @@ class MatMul(SquareWorkload):
     class Params:
         """The options of ``commbench run matmul``."""
 
-        size: int = field(default=3_000, metadata={"help": "x has size x size numbers of 8 bytes"})
-        chunk: int = field(default=750, metadata={"help": "side of a chunk of x, in numbers"})
+        size: int = option(3_000, "x has size x size numbers of 8 bytes", least=1)
+        chunk: int = option(750, "side of a chunk of x, in numbers", least=1)
 
     def prepare(self, client: Any) -> None:
         """Create x on the workers, and the product of the result and a random vector r.

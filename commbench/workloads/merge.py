@@ -19,11 +19,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from commbench.errors import UsageError
-from commbench.workloads.base import Context
+from commbench.workloads.base import Context, option
 from commbench.workloads.device import array_library, frame_library
 from commbench.workloads.frames import (
     SHUFFLE_HELP,
@@ -37,13 +37,7 @@ _DTYPES = {"key": "int64", "payload_x": "int64", "payload_y": "int64"}
 
 
 class Merge(FrameWorkload):
-    """The inner join of the two frames of `JoinData` on their key.
-
-    Raises
-    ------
-    UsageError
-        If a parameter is out of range, or a chunk has fewer rows than there are partitions.
-    """
+    """The inner join of the two frames of `JoinData` on their key."""
 
     name = "merge"
     summary = "inner join of two data frames, with dask-cuda's data"
@@ -53,29 +47,19 @@ class Merge(FrameWorkload):
     class Params:
         """The options of ``commbench run merge``."""
 
-        rows: int = field(default=1_000_000, metadata={"help": "rows of a chunk of either frame"})
-        partitions: int = field(
-            default=0, metadata={"help": "chunks of either frame; 0: one for each worker"}
+        rows: int = option(1_000_000, "rows of a chunk of either frame")
+        partitions: int = option(0, "chunks of either frame; 0: one for each worker", least=0)
+        build_partitions: int = option(
+            0,
+            "chunks of the build frame, at most as many as of the other; 0: as many; "
+            "1: it is sent to all workers",
+            added="0.1",
         )
-        build_partitions: int = field(
-            default=0,
-            metadata={
-                "help": "chunks of the build frame, at most as many as of the other; 0: as many; "
-                "1: it is sent to all workers",
-                "added": "0.1",
-            },
-        )
-        frac_match: float = field(
-            default=0.3, metadata={"help": "fraction of the keys that match, above 0, at most 1"}
-        )
-        shuffle: Literal["dask", "tasks", "p2p"] = field(default="dask", metadata=SHUFFLE_HELP)
+        frac_match: float = option(0.3, "fraction of the keys that match, above 0, at most 1")
+        shuffle: Literal["dask", "tasks", "p2p"] = option("dask", SHUFFLE_HELP)
 
     def __init__(self, params: Params, context: Context) -> None:
         super().__init__(params, context)
-        if params.partitions < 0:
-            raise UsageError(
-                f"partitions is {params.partitions}; it must be at least 1, or 0 for one per worker"
-            )
         partitions = params.partitions or context.n_workers
         if not 0 <= params.build_partitions <= partitions:
             raise UsageError(

@@ -15,11 +15,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from commbench.errors import UsageError, VerificationError
-from commbench.workloads.base import ClusterWorkload, Context
+from commbench.workloads.base import ClusterWorkload, Context, option
 from commbench.workloads.device import n_wrong_bytes, random_bytes, wait_finished
 from commbench.workloads.placement import rebalance
 
@@ -31,11 +31,6 @@ class _OneToMany(ClusterWorkload):
 
     stresses = "one to many"
     bytes_per_second = 2e8
-
-    def __init__(self, params: Any, context: Context) -> None:
-        super().__init__(params, context)
-        if params.size < 1:
-            raise UsageError(f"{self.name}: size is {params.size} B; it must be at least 1")
 
     @property
     def operations(self) -> tuple[int, str]:
@@ -64,13 +59,7 @@ class _OneToMany(ClusterWorkload):
 
 
 class Broadcast(_OneToMany):
-    """One array that a task on every worker needs.
-
-    Raises
-    ------
-    UsageError
-        If there is only one worker, or the size is below 1.
-    """
+    """One array that a task on every worker needs."""
 
     name = "broadcast"
     summary = "every worker needs the array of one worker"
@@ -80,9 +69,7 @@ class Broadcast(_OneToMany):
     class Params:
         """The options of ``commbench run broadcast``."""
 
-        size: int = field(
-            default=28_500_000, metadata={"help": "size of the array", "unit": "bytes"}
-        )
+        size: int = option(28_500_000, "size of the array", unit="bytes", least=1)
 
     def __init__(self, params: Params, context: Context) -> None:
         super().__init__(params, context)
@@ -125,11 +112,9 @@ def _returned(array: Any) -> Any:
 class _SeveralArrays:
     """The options of ``commbench run scatter`` and ``gather``."""
 
-    size: int = field(default=8 * _MIB, metadata={"help": "size of an array", "unit": "bytes"})
-    arrays: int = field(default=4, metadata={"help": "arrays of each worker"})
-    direct: bool = field(
-        default=False, metadata={"help": "between client and workers, not by the scheduler"}
-    )
+    size: int = option(8 * _MIB, "size of an array", unit="bytes", least=1)
+    arrays: int = option(4, "arrays of each worker", least=1)
+    direct: bool = option(False, "between client and workers, not by the scheduler")
 
 
 class _ClientArrays(_OneToMany):
@@ -140,8 +125,6 @@ class _ClientArrays(_OneToMany):
 
     def __init__(self, params: _SeveralArrays, context: Context) -> None:
         super().__init__(params, context)
-        if params.arrays < 1:
-            raise UsageError(f"{self.name}: arrays is {params.arrays}; it must be at least 1")
         self._numbers = range(params.arrays * context.n_workers)
 
     @property
@@ -154,11 +137,6 @@ class Scatter(_ClientArrays):
     """Arrays that the client sends to the workers, as many to each.
 
     They have names, so that no time goes into hashes of their content.
-
-    Raises
-    ------
-    UsageError
-        If a parameter is below 1.
     """
 
     name = "scatter"
@@ -192,13 +170,7 @@ class Scatter(_ClientArrays):
 
 
 class Gather(_ClientArrays):
-    """Arrays that the client collects, as many from each worker.
-
-    Raises
-    ------
-    UsageError
-        If a parameter is below 1.
-    """
+    """Arrays that the client collects, as many from each worker."""
 
     name = "gather"
     summary = "the client collects arrays from all workers"

@@ -23,11 +23,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
 
 from commbench.errors import UsageError, VerificationError
-from commbench.workloads.base import ClusterWorkload, Context
+from commbench.workloads.base import ClusterWorkload, Context, option
 
 _PERIOD = 3
 """The steps after which spread repeats, Task Bench's default."""
@@ -38,13 +38,7 @@ _OVERHEAD_SECONDS = 1e-3
 
 
 class Patterns(ClusterWorkload):
-    """Tasks in ``width`` columns and ``steps`` steps.
-
-    Raises
-    ------
-    UsageError
-        If a parameter is out of range.
-    """
+    """Tasks in ``width`` columns and ``steps`` steps."""
 
     name = "patterns"
     summary = "tasks of a given duration in the patterns of Task Bench, and their efficiency"
@@ -55,34 +49,23 @@ class Patterns(ClusterWorkload):
     class Params:
         """The options of ``commbench run patterns``."""
 
-        pattern: Literal["stencil", "tree", "fft", "nearest", "spread", "all-to-all"] = field(
-            default="stencil", metadata={"help": "which tasks of the last step a task needs"}
+        pattern: Literal["stencil", "tree", "fft", "nearest", "spread", "all-to-all"] = option(
+            "stencil", "which tasks of the last step a task needs"
         )
-        width: int = field(
-            default=0, metadata={"help": "tasks of a step; 0: 4 for each task thread"}
+        width: int = option(0, "tasks of a step; 0: 4 for each task thread", least=0)
+        steps: int = option(20, "steps, one after another", least=2)
+        nbytes: int = option(
+            16 << 10, "size of what a task returns, a multiple of 16", unit="bytes"
         )
-        steps: int = field(default=20, metadata={"help": "steps, one after another"})
-        nbytes: int = field(
-            default=16 << 10,
-            metadata={"help": "size of what a task returns, a multiple of 16", "unit": "bytes"},
-        )
-        task_s: float = field(
-            default=0.01, metadata={"help": "duration of a task, as 1ms", "unit": "seconds"}
-        )
-        radix: int = field(
-            default=3, metadata={"help": "dependencies of a task of nearest and spread, at most"}
-        )
-        kernel: Literal["sleep", "compute"] = field(
-            default="sleep",
-            metadata={"help": "sleep: leave the cores to Dask; compute: a loop, by CPU time"},
+        task_s: float = option(0.01, "duration of a task, as 1ms", unit="seconds", least=0)
+        radix: int = option(3, "dependencies of a task of nearest and spread, at most", least=1)
+        kernel: Literal["sleep", "compute"] = option(
+            "sleep", "sleep: leave the cores to Dask; compute: a loop, by CPU time"
         )
 
     def __init__(self, params: Params, context: Context) -> None:
         super().__init__(params, context)
         n_threads = context.n_workers * context.threads_per_worker
-        for key, least in (("width", 0), ("steps", 2), ("radix", 1), ("task_s", 0)):
-            if (value := getattr(params, key)) < least:
-                raise UsageError(f"patterns: {key} is {value}; it must be at least {least}")
         if params.nbytes < _PAIR_BYTES or params.nbytes % _PAIR_BYTES:
             raise UsageError(f"patterns: nbytes is {params.nbytes}; it must be a multiple of 16")
         width = params.width or _COLUMNS_PER_THREAD * n_threads

@@ -20,12 +20,12 @@ from __future__ import annotations
 import shlex
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from commbench.errors import UnknownNameError, UsageError, VerificationError
 from commbench.model.layers import LAYERS
-from commbench.workloads.base import MODES, Context, Mode, PairWorkload
+from commbench.workloads.base import MODES, Context, Mode, PairWorkload, option
 from commbench.workloads.device import array_library, random_bytes
 
 _LARGE_MESSAGE = 8192
@@ -52,50 +52,37 @@ class PingPong(PairWorkload):
     class Params:
         """The options of ``commbench run pingpong``."""
 
-        sizes: tuple[int, ...] = field(
-            default=tuple(1 << exponent for exponent in range(23)),
-            metadata={"help": "message sizes, for example 1,1KiB,8MiB", "unit": "bytes"},
+        sizes: tuple[int, ...] = option(
+            tuple(1 << exponent for exponent in range(23)),
+            "message sizes, for example 1,1KiB,8MiB",
+            unit="bytes",
         )
-        layers: tuple[str, ...] = field(
-            default=("comm",),
-            metadata={
-                "help": "raw: the transport without Python's event loop; coroutine: the backend's "
-                "own send and receive; comm: Dask's read and write of one array; worker: one "
-                "worker fetching a key from another"
-            },
+        layers: tuple[str, ...] = option(
+            ("comm",),
+            "raw: the transport without Python's event loop; coroutine: the backend's "
+            "own send and receive; comm: Dask's read and write of one array; worker: one "
+            "worker fetching a key from another",
         )
-        mode: Mode = field(
-            default="latency",
-            metadata={
-                "help": "as osu_latency; the same during a stream of --load-size messages; "
-                "as osu_bw, osu_bibw, osu_mbw_mr of one pair, or of --pairs"
-            },
+        mode: Mode = option(  # noqa: RUF009
+            "latency",
+            "as osu_latency; the same during a stream of --load-size messages; "
+            "as osu_bw, osu_bibw, osu_mbw_mr of one pair, or of --pairs",
         )
-        load_size: int = field(
-            default=1 << 20,
-            metadata={"help": "message size of the stream of loaded-latency", "unit": "bytes"},
+        load_size: int = option(
+            1 << 20, "message size of the stream of loaded-latency", unit="bytes", least=1
         )
-        pairs: int = field(
-            default=2, metadata={"help": "pairs of processes that stream at once, for multi-pair"}
+        pairs: int = option(2, "pairs of processes that stream at once, for multi-pair", least=1)
+        window: int = option(
+            64, "messages before an acknowledgement, in all modes but latency", least=1
         )
-        window: int = field(
-            default=64,
-            metadata={"help": "messages before an acknowledgement, in all modes but latency"},
+        seconds_per_size: float = option(
+            1.0, "stop a size after this long, if ten messages are timed", unit="seconds"
         )
-        seconds_per_size: float = field(
-            default=1.0,
-            metadata={
-                "help": "stop a size after this long, if ten messages are timed",
-                "unit": "seconds",
-            },
-        )
-        peer: str = field(
-            default="",
-            metadata={
-                "added": "0.1",
-                "help": "measure between this host and another: its name, for ssh, or a command "
-                "that runs a program there, such as 'srun -N1 -n1 -w node2'",
-            },
+        peer: str = option(
+            "",
+            "measure between this host and another: its name, for ssh, or a command "
+            "that runs a program there, such as 'srun -N1 -n1 -w node2'",
+            added="0.1",
         )
 
     def __init__(self, params: Params, context: Context) -> None:
@@ -130,9 +117,6 @@ class PingPong(PairWorkload):
                 "pingpong: the layer worker has both workers on this host; leave it out of "
                 "--layers, or fetch between hosts with commbench links --hosts"
             )
-        for name in ("load_size", "pairs", "window"):
-            if (value := getattr(params, name)) < 1:
-                raise UsageError(f"pingpong: {name} is {value}; it must be at least 1")
         if params.seconds_per_size <= 0:
             raise UsageError("pingpong: seconds-per-size must be above 0")
 

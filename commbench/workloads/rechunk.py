@@ -19,13 +19,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
 
 from commbench.errors import UsageError
 from commbench.workloads.arrays import ArrayWorkload
-from commbench.workloads.base import Context
+from commbench.workloads.base import Context, option
 from commbench.workloads.device import uniform_block, verify_blocks
 from commbench.workloads.placement import rebalance
 
@@ -40,13 +40,7 @@ _PLANE = (10, 10_000)
 
 
 class Rechunk(ArrayWorkload):
-    """x in other chunks.
-
-    Raises
-    ------
-    UsageError
-        If x or a chunk is too small.
-    """
+    """x in other chunks."""
 
     name = "rechunk"
     summary = "an array gets other chunks, in one of four patterns"
@@ -56,15 +50,13 @@ class Rechunk(ArrayWorkload):
     class Params:
         """The options of ``commbench run rechunk``."""
 
-        pattern: Literal[tuple(_PATTERNS)] = field(  # type: ignore[valid-type]
-            default="swap-axes", metadata={"help": "which chunks become which"}
+        pattern: Literal[tuple(_PATTERNS)] = option(  # type: ignore[valid-type]
+            "swap-axes", "which chunks become which"
         )
-        size: int = field(default=1 << 28, metadata={"help": "size of x, at most", "unit": "bytes"})
-        chunk_size: int = field(
-            default=1 << 23, metadata={"help": "size of a chunk, about", "unit": "bytes"}
-        )
-        method: Literal["tasks", "p2p"] = field(
-            default="p2p", metadata={"help": "how blocks move: tasks, or p2p (peer to peer)"}
+        size: int = option(1 << 28, "size of x, at most", unit="bytes")
+        chunk_size: int = option(1 << 23, "size of a chunk, about", unit="bytes", least=8)
+        method: Literal["tasks", "p2p"] = option(
+            "p2p", "how blocks move: tasks, or p2p (peer to peer)"
         )
 
     def __init__(self, params: Params, context: Context) -> None:
@@ -74,9 +66,9 @@ class Rechunk(ArrayWorkload):
             self.shape = (params.size // (8 * math.prod(_PLANE)), *_PLANE)
         least = 8 * math.prod((1, *self.shape[1:]))
         if params.size < (least or 8):
-            raise UsageError(f"size is {params.size} B; it must be at least {least or 8} B")
-        if params.chunk_size < 8:
-            raise UsageError(f"chunk_size is {params.chunk_size} B; it must be at least 8 B")
+            raise UsageError(
+                f"rechunk: size is {params.size} B; it must be at least {least or 8} B"
+            )
 
     def _chunks(self, chunks: tuple[Any, ...], factor: float) -> tuple[tuple[int, ...], ...]:
         from dask.array.core import normalize_chunks

@@ -13,12 +13,11 @@ do so once in each of several stages.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
 
-from commbench.errors import UsageError
-from commbench.workloads.base import Context
+from commbench.workloads.base import Context, option
 from commbench.workloads.device import frame_library, uniform_block
 from commbench.workloads.frames import (
     SHUFFLE_HELP,
@@ -30,13 +29,7 @@ from commbench.workloads.frames import (
 
 
 class Shuffle(FrameWorkload):
-    """A frame of random numbers, shuffled by them.
-
-    Raises
-    ------
-    UsageError
-        If there is no partition, or a partition has no row.
-    """
+    """A frame of random numbers, shuffled by them."""
 
     name = "shuffle"
     summary = "each row of a data frame moves to the partition of its hash"
@@ -46,21 +39,14 @@ class Shuffle(FrameWorkload):
     class Params:
         """The options of ``commbench run shuffle``."""
 
-        partitions: int = field(default=40, metadata={"help": "partitions of the frame"})
-        partition_size: int = field(
-            default=1 << 20,
-            metadata={"help": "size of a partition, without its index", "unit": "bytes"},
+        partitions: int = option(40, "partitions of the frame", least=1)
+        partition_size: int = option(
+            1 << 20, "size of a partition, without its index", unit="bytes", least=8
         )
-        shuffle: Literal["dask", "tasks", "p2p"] = field(default="dask", metadata=SHUFFLE_HELP)
+        shuffle: Literal["dask", "tasks", "p2p"] = option("dask", SHUFFLE_HELP)
 
     def __init__(self, params: Params, context: Context) -> None:
         super().__init__(params, context)
-        if params.partitions < 1:
-            raise UsageError(f"partitions is {params.partitions}; it must be at least 1")
-        if params.partition_size < 8:
-            raise UsageError(
-                f"partition_size is {params.partition_size} B; it must be at least the 8 B of a row"
-            )
         self._n_rows = params.partition_size // 8
 
     @property

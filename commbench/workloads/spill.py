@@ -12,25 +12,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
 from commbench.errors import UsageError, VerificationError
-from commbench.workloads.base import ClusterWorkload, Context
+from commbench.workloads.base import ClusterWorkload, Context, option
 from commbench.workloads.device import finished_blocks, uniform_array, uniform_block
 
 _ITEM_BYTES = 8
 
 
 class Spill(ClusterWorkload):
-    """An array of float64, uniform in [0, 1), and the sums of its chunks.
-
-    Raises
-    ------
-    UsageError
-        If the memory limit is not given in bytes, or a parameter is out of range.
-    """
+    """An array of float64, uniform in [0, 1), and the sums of its chunks."""
 
     name = "spill"
     summary = "an array larger than the --memory-limit of the workers, made and summed"
@@ -42,12 +36,8 @@ class Spill(ClusterWorkload):
     class Params:
         """The options of ``commbench run spill``."""
 
-        factor: float = field(
-            default=1.79, metadata={"help": "size of the array over all workers' memory limits"}
-        )
-        chunk: int = field(
-            default=16 << 20, metadata={"help": "size of a chunk of the array", "unit": "bytes"}
-        )
+        factor: float = option(1.79, "size of the array over all workers' memory limits")
+        chunk: int = option(16 << 20, "size of a chunk of the array", unit="bytes")
 
     def __init__(self, params: Params, context: Context) -> None:
         super().__init__(params, context)
@@ -76,9 +66,6 @@ class Spill(ClusterWorkload):
     def operations(self) -> tuple[int, str]:
         """The bytes of the array."""
         return self.payload_bytes, "bytes"
-
-    def prepare(self, client: Any) -> None:
-        """Do nothing: making the array is part of what is timed."""
 
     def build(self) -> Any:
         """Return the lazy array."""

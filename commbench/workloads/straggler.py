@@ -13,11 +13,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from commbench.errors import UsageError, VerificationError
-from commbench.workloads.base import ClusterWorkload, Context
+from commbench.workloads.base import ClusterWorkload, Context, option
 from commbench.workloads.device import random_bytes, wait_finished
 from commbench.workloads.placement import rebalance
 
@@ -27,13 +27,7 @@ _BLOCKING = "_commbench_blocking"
 
 
 class Straggler(ClusterWorkload):
-    """Chains of tasks that each add the sum of an array to the result of the last one.
-
-    Raises
-    ------
-    UsageError
-        If there is only one worker, or a parameter is out of range.
-    """
+    """Chains of tasks that each add the sum of an array to the result of the last one."""
 
     name = "straggler"
     summary = "workers fetch from one whose event loop is blocked most of the time"
@@ -45,14 +39,10 @@ class Straggler(ClusterWorkload):
     class Params:
         """The options of ``commbench run straggler``."""
 
-        block_s: float = field(
-            default=1.0, metadata={"help": "time without its event loop", "unit": "seconds"}
-        )
-        period_s: float = field(
-            default=1.5, metadata={"help": "time from a block to the next", "unit": "seconds"}
-        )
-        steps: int = field(default=50, metadata={"help": "arrays that each worker fetches"})
-        size: int = field(default=1 << 20, metadata={"help": "size of an array", "unit": "bytes"})
+        block_s: float = option(1.0, "time without its event loop", unit="seconds")
+        period_s: float = option(1.5, "time from a block to the next", unit="seconds")
+        steps: int = option(50, "arrays that each worker fetches", least=1)
+        size: int = option(1 << 20, "size of an array", unit="bytes", least=1)
 
     def __init__(self, params: Params, context: Context) -> None:
         super().__init__(params, context)
@@ -63,9 +53,6 @@ class Straggler(ClusterWorkload):
                 f"straggler: block_s is {params.block_s}; it must be at least 0, and below "
                 f"period_s ({params.period_s}), so that the worker answers at all"
             )
-        for key in ("steps", "size"):
-            if (value := getattr(params, key)) < 1:
-                raise UsageError(f"straggler: {key} is {value}; it must be at least 1")
 
     @property
     def payload_bytes(self) -> int:

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from commbench.errors import UsageError, VerificationError
 from commbench.workloads.arrays import ArrayWorkload
-from commbench.workloads.base import Context
+from commbench.workloads.base import Context, option
 from commbench.workloads.device import array_library, finished_blocks, uniform_block
 from commbench.workloads.placement import rebalance
 
@@ -35,11 +35,6 @@ class Svd(ArrayWorkload):
 
     x is ``(rows, columns)`` in chunks of ``(chunk_rows, columns)``, of which the last may be
     smaller.
-
-    Raises
-    ------
-    UsageError
-        If x or a chunk is wider than tall, or a chunk is taller than x.
     """
 
     name = "svd"
@@ -51,17 +46,15 @@ class Svd(ArrayWorkload):
     class Params:
         """The options of ``commbench run svd``."""
 
-        rows: int = field(default=400_000, metadata={"help": "rows of x"})
-        columns: int = field(
-            default=100, metadata={"help": "columns of x, at most as many as rows"}
-        )
-        chunk_rows: int = field(default=10_000, metadata={"help": "rows of a chunk of x"})
+        rows: int = option(400_000, "rows of x")
+        columns: int = option(100, "columns of x, at most as many as rows", least=1)
+        chunk_rows: int = option(10_000, "rows of a chunk of x")
 
     def __init__(self, params: Params, context: Context) -> None:
         super().__init__(params, context)
         rows, columns, chunk_rows = params.rows, params.columns, params.chunk_rows
-        if not 1 <= columns <= rows:
-            raise UsageError(f"columns is {columns}; it must be from 1 to rows ({rows})")
+        if columns > rows:
+            raise UsageError(f"svd: columns is {columns}; it must be at most rows ({rows})")
         if not columns <= chunk_rows <= rows:
             raise UsageError(
                 f"chunk_rows is {chunk_rows}; it must be from columns ({columns}) to rows ({rows})"

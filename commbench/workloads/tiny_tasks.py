@@ -11,11 +11,11 @@ Payload: none. A task has some bytes, so that its rate is what counts.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from commbench.errors import UsageError, VerificationError
-from commbench.workloads.base import ClusterWorkload, Context
+from commbench.errors import VerificationError
+from commbench.workloads.base import ClusterWorkload, Context, option
 
 _N_TASKS = {"throughput": 1_000, "first-result": 1_000, "single": 100}
 _TASK_SECONDS = {"throughput": 1.5e-3, "first-result": 1.5e-3, "single": 1e-2}
@@ -26,11 +26,6 @@ class TinyTasks(ClusterWorkload):
     """``number + 1`` for many numbers.
 
     By default Dask chooses the worker of each task, as choosing is a part of what is measured.
-
-    Raises
-    ------
-    UsageError
-        If the number of tasks is negative.
     """
 
     name = "tiny-tasks"
@@ -43,31 +38,17 @@ class TinyTasks(ClusterWorkload):
     class Params:
         """The options of ``commbench run tiny-tasks``."""
 
-        tasks: int = field(
-            default=0,
-            metadata={"help": "tasks of an iteration; 0: 1,000, of mode single 100"},
-        )
-        mode: Literal["throughput", "first-result", "single"] = field(
-            default="throughput",
-            metadata={
-                "help": "until all results of a map are there, or the first one; single: one "
-                "task after another, each submitted when the client has the last result"
-            },
+        tasks: int = option(0, "tasks of an iteration; 0: 1,000, of mode single 100", least=0)
+        mode: Literal["throughput", "first-result", "single"] = option(
+            "throughput",
+            "until all results of a map are there, or the first one; single: one "
+            "task after another, each submitted when the client has the last result",
         )
 
     def __init__(self, params: Params, context: Context) -> None:
         super().__init__(params, context)
-        if params.tasks < 0:
-            raise UsageError(
-                f"tiny-tasks: tasks is {params.tasks}; it must be at least 1, or 0 for a default"
-            )
         self._n_tasks = params.tasks or _N_TASKS[params.mode]
         self._n_built = 0
-
-    @property
-    def payload_bytes(self) -> int:
-        """0: bytes mean nothing here."""
-        return 0
 
     @property
     def operations(self) -> tuple[int, str]:
@@ -80,9 +61,6 @@ class TinyTasks(ClusterWorkload):
     def expected_seconds(self) -> float:
         """Some time for each task."""
         return self._n_tasks * _TASK_SECONDS[self.params.mode]
-
-    def prepare(self, client: Any) -> None:
-        """Do nothing: the numbers are arguments of the tasks."""
 
     def build(self) -> Any:
         """Return the keys of the tasks: new ones, as the scheduler may still know the last."""
@@ -110,8 +88,8 @@ class TinyTasks(ClusterWorkload):
         wrong = [number for number, value in enumerate(result) if value != number + 1]
         if wrong or len(result) != self._n_tasks:
             raise VerificationError(
-                f"tiny-tasks: {len(wrong)} of {len(result)} results are wrong, such as that of "
-                f"{wrong[:1]}; there should be {self._n_tasks}"
+                f"tiny-tasks: {len(wrong)} of {len(result)} results are wrong {wrong[:5]}; there "
+                f"should be {self._n_tasks}"
             )
 
 

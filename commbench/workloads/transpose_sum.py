@@ -17,12 +17,12 @@ import math
 import random
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from commbench.errors import VerificationError
 from commbench.workloads.arrays import SquareWorkload
-from commbench.workloads.base import Context
+from commbench.workloads.base import Context, option
 from commbench.workloads.device import finished_blocks, uniform_block
 from commbench.workloads.placement import rebalance
 
@@ -41,10 +41,10 @@ class TransposeSum(SquareWorkload):
     class Params:
         """The options of ``commbench run transpose-sum``."""
 
-        size: int = field(default=16_000, metadata={"help": "x has size x size numbers of 8 bytes"})
-        chunk: int = field(default=4_000, metadata={"help": "side of a chunk of x, in numbers"})
-        operation: Literal["persist", "sum"] = field(
-            default="persist", metadata={"help": "persist: keep x + x.T; sum: reduce it to its sum"}
+        size: int = option(16_000, "x has size x size numbers of 8 bytes", least=1)
+        chunk: int = option(4_000, "side of a chunk of x, in numbers", least=1)
+        operation: Literal["persist", "sum"] = option(
+            "persist", "persist: keep x + x.T; sum: reduce it to its sum"
         )
 
     def __init__(self, params: Params, context: Context) -> None:

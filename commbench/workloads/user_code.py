@@ -76,11 +76,6 @@ class UserCode(ClusterWorkload):
                 f"{current[:12]}…, and was {params.sha256[:12]}…); begin a new run"
             )
 
-    @property
-    def payload_bytes(self) -> int:
-        """0: not known."""
-        return 0
-
     def set_up(self) -> None:
         """Let this process, and those that it starts, import what is next to a script.
 

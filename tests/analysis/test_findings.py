@@ -1,7 +1,5 @@
 """Each rule on records that have its cause, and on the same records without it."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib
 from pathlib import Path
@@ -55,11 +53,20 @@ def launches(*records):
     return [dataclasses.replace(each, launch=n) for n in range(6) for each in records]
 
 
-def fetches(case, seconds, nbytes, n=1, dst="0", src="1"):
+def changed(records, role, **times):
+    """Return `records` with other times of the threads with this role of worker 1."""
+    return [
+        dataclasses.replace(each, **times)
+        if isinstance(each, model.ThreadTime) and (each.worker, each.role) == ("1", role) else each
+        for each in records
+    ]  # fmt: skip
+
+
+def fetches(case, seconds, nbytes, n=1, dst="0", src="1", **given):
     """Return fetches, one after the other, in each launch."""
     return [
         transfer(case, 100 * launch + k * seconds / n, 100 * launch + (k + 1) * seconds / n,
-                 nbytes, src=src, dst=dst, launch=launch)
+                 nbytes, src=src, dst=dst, launch=launch, **given)
         for launch in range(6) for k in range(n)
     ]  # fmt: skip
 
@@ -96,24 +103,20 @@ def test_polling_loops_are_found_with_the_share_of_the_cores():
 def test_threads_that_sleep_in_tasks_of_a_busy_process_wait_for_the_gil():
     case = case_of(n_threads=4, n_workers=1)
     activities = [("execute", "thread-cpu", 9.6)]
-    records = [*iterations(case, tasks={"cpu_seconds": 9.6}, activities=activities)]
-    records += launches(*(task(case, 0, 10, thread=n) for n in range(4)))
-    records = [
-        dataclasses.replace(each, start_s=each.start_s + 100 * each.launch,
-                            stop_s=each.stop_s + 100 * each.launch)
-        if isinstance(each, model.TaskRecord) else each for each in records
+    in_tasks = [
+        task(case, 100 * launch, 100 * launch + 10, thread=n, launch=launch)
+        for launch in range(6) for n in range(4)
     ]  # fmt: skip
+    busy = iterations(case, tasks={"cpu_seconds": 9.6}, activities=activities)
+    records = [*busy, *in_tasks]
     finding = found(case, records, {"cpu": {"usable_cores": 8}})["gil"]
     assert finding.effect.share == pytest.approx(0.76)
     assert finding.trials == ({"workers": "4", "threads": "1"},)
     # Without other cores, processes would take as long.
     assert "gil" not in found(case, records, {"cpu": {"usable_cores": 1}})
     # A process that computes nothing waits for something else.
-    idle = [
-        dataclasses.replace(each, cpu_seconds=1.0)
-        if isinstance(each, model.ThreadTime) else each for each in records
-    ]  # fmt: skip
-    assert "gil" not in found(case, idle, {"cpu": {"usable_cores": 8}})
+    idle = iterations(case, tasks={"cpu_seconds": 1.0}, activities=activities)
+    assert "gil" not in found(case, [*idle, *in_tasks], {"cpu": {"usable_cores": 8}})
 
 
 def test_a_transport_that_was_not_asked_for_is_found_without_a_profile():
@@ -191,12 +194,7 @@ def test_a_busy_scheduler_is_the_limit_of_idle_workers():
 
 
 def test_a_worker_with_most_of_the_work_is_named():
-    records = [
-        dataclasses.replace(each, cpu_seconds=9.0)
-        if isinstance(each, model.ThreadTime) and (each.worker, each.role) == ("1", "tasks")
-        else each
-        for each in iterations(CASE, tasks={"cpu_seconds": 1.0})
-    ]
+    records = changed(iterations(CASE, tasks={"cpu_seconds": 1.0}), "tasks", cpu_seconds=9.0)
     records += launches(
         activity(CASE, "execute", "thread-cpu", 9.0, worker="1"),
         activity(CASE, "execute", "thread-cpu", 1.0, worker="0"),
@@ -207,9 +205,7 @@ def test_a_worker_with_most_of_the_work_is_named():
 
 
 def test_shuffles_to_one_worker_are_unbalanced():
-    batches = [
-        dataclasses.replace(each, channel="p2p") for each in fetches(CASE, 8.0, 10**7, dst="0")
-    ]
+    batches = fetches(CASE, 8.0, 10**7, channel="p2p")
     finding = found(CASE, [*iterations(CASE), *batches])["unbalanced-p2p"]
     assert "2.0 times the average" in finding.statement
     assert finding.effect.share == pytest.approx(0.4)
@@ -261,12 +257,7 @@ def test_connections_are_set_up_while_nothing_else_is_done():
 
 
 def test_long_turns_of_a_loop_block_it():
-    blocked = [
-        dataclasses.replace(each, long_turn_seconds=5.0, wait_seconds=1.0)
-        if isinstance(each, model.ThreadTime) and (each.worker, each.role) == ("1", "loop")
-        else each
-        for each in iterations(CASE)
-    ]
+    blocked = changed(iterations(CASE), "loop", long_turn_seconds=5.0, wait_seconds=1.0)
     finding = found(CASE, blocked)["blocked-loop"]
     assert finding.statement.startswith("the event loop of worker 1 is blocked 40% of the time")
     assert finding.effect.high == pytest.approx(0.4)
@@ -286,7 +277,7 @@ def test_a_slow_link_costs_what_its_transfers_last_too_long():
 
 
 def test_the_largest_effect_of_a_case_comes_first_and_what_is_fine_is_said_of_others_only(
-    only_rule,
+    installed,
 ):
     other = builders.case("mpi")
 
@@ -299,7 +290,8 @@ def test_the_largest_effect_of_a_case_comes_first_and_what_is_fine_is_said_of_ot
             yield Finding(**texts, effect=Effect(share=0.5))
         yield Finding(**texts, is_fine=True)
 
-    only_rule("luck", Rule(title="luck", limit="", find=find, needs_profile=False))
+    luck = Rule(title="luck", limit="", find=find, needs_profile=False)
+    installed("rule", {"luck": luck}, alone=True)
     run = builders.in_memory([CASE, other])
     shown = [(each.case_id, each.effect.share, each.is_fine) for each in run.findings]
     assert shown[:2] == [(CASE.id, 0.5, False), (CASE.id, 0.1, False)]
@@ -307,7 +299,7 @@ def test_the_largest_effect_of_a_case_comes_first_and_what_is_fine_is_said_of_ot
     assert len(shown) == 4
 
 
-def test_regions_with_regions_in_them_have_the_findings_of_these(only_rule):
+def test_regions_with_regions_in_them_have_the_findings_of_these(installed):
     """They have the times of threads of both, and the transfers of neither."""
     outer, inner = (builders.case(workload=name) for name in ("outer", "inner"))
     seen = []
@@ -316,7 +308,7 @@ def test_regions_with_regions_in_them_have_the_findings_of_these(only_rule):
         seen.append(case.case.workload)
         return []
 
-    only_rule("luck", Rule(title="luck", limit="", find=find))
+    installed("rule", {"luck": Rule(title="luck", limit="", find=find)}, alone=True)
     common = {"launch": 0, "started_at_s": builders.EPOCH, "seconds": 10.0}
     regions = [
         model.Region(case_id=case.id, iteration=n, parent=n - 1, name=case.workload, **common)
@@ -335,7 +327,7 @@ def test_regions_with_regions_in_them_have_the_findings_of_these(only_rule):
     assert [case.workload for case in findings.without_profile(run)] == ["outer"]
 
 
-def test_a_rule_that_fails_costs_its_finding_only(only_rule):
+def test_a_rule_that_fails_costs_its_finding_only(installed):
     def broken(_case):
         raise ZeroDivisionError
 
@@ -343,10 +335,10 @@ def test_a_rule_that_fails_costs_its_finding_only(only_rule):
         raise ResultsError("gone")
 
     rule = Rule(title="luck", limit="", find=broken, needs_profile=False)
-    only_rule("luck", rule)
+    installed("rule", {"luck": rule}, alone=True)
     run = builders.in_memory([CASE])
     assert findings.find(run) == ([], ["the rule luck could not be applied: ZeroDivisionError()"])
-    only_rule("luck", dataclasses.replace(rule, find=unreadable))
+    installed("rule", {"luck": dataclasses.replace(rule, find=unreadable)}, alone=True)
     with pytest.raises(ResultsError):
         findings.find(run)
 
@@ -365,6 +357,20 @@ def test_rules_are_silent_about_records_of_ping_pongs_and_about_none():
     assert not found(case, [builders.message(case, 1e-3, 8), builders.end(case)])
     assert not found(CASE, [])
     assert CaseRecords(builders.in_memory([CASE]), CASE).wall_s.empty
+
+
+@pytest.mark.parametrize(
+    ("backend", "better"),
+    [
+        ("ucx", "ucx:shm+thread-future"),
+        ("ucx:shm+thread-future", ""),
+        ("ucx:shm+thread-future@2", ""),
+        ("ucx@2", "ucx:shm+thread-future"),
+    ],
+)
+def test_a_control_has_the_settings_of_its_original(backend, better):
+    case = case_of(backend)
+    assert CaseRecords(builders.in_memory([case]), case).better == better
 
 
 def test_an_effect_of_no_shares_is_none():

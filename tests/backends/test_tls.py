@@ -6,7 +6,6 @@ from pathlib import Path
 import processes
 import pytest
 
-from commbench import load
 from commbench.backends import parse
 from commbench.errors import UsageError
 from commbench.harness.cases import cases_for
@@ -17,11 +16,8 @@ from commbench.model import ClusterSpec
 def run(tmp_path_factory):
     pytest.importorskip("cryptography")
     given = ("--rows", 20_000, "--launches", 1, "--iterations", 1, "--output")
-    result = processes.invoke(
-        "run", "merge", "--backends", "tls", *given, tmp_path_factory.mktemp("results"), figures=()
-    )
-    assert result.exit_code == 0, result.output
-    return load(result.stdout.splitlines()[-1])
+    results = tmp_path_factory.mktemp("results")
+    return processes.measured("merge", "--backends", "tls", *given, results)
 
 
 def test_workers_talk_by_tls_and_its_cipher_is_the_evidence(run):

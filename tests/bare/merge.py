@@ -4,8 +4,6 @@ Both kinds share one cluster, in pairs of random order, so that what sets launch
 of their difference. Prints the seconds of the measured iterations as JSON, by kind.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import random

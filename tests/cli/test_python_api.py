@@ -3,22 +3,15 @@
 import asyncio
 import inspect
 import shlex
-from types import SimpleNamespace
 
 import builders
-import commbench_fake
 import processes
 import pytest
 
 import commbench
 from commbench.harness import runner
 
-
-@pytest.fixture(autouse=True)
-def simulated(monkeypatch):
-    monkeypatch.setattr(runner, "run_plan", builders.simulate_plan)
-    monkeypatch.setattr(commbench_fake, "time", SimpleNamespace(sleep=lambda _: None))
-    processes.draw_only(monkeypatch, "workload-time")
+pytestmark = pytest.mark.usefixtures("simulated", "no_figures")
 
 
 def test_a_run_has_what_the_command_would_have_made(tmp_path, capsys):

@@ -1,7 +1,5 @@
 """``commbench check`` compares a run with expected values."""
 
-from __future__ import annotations
-
 from xml.etree import ElementTree
 
 import builders
@@ -211,6 +209,13 @@ def test_junit_file_that_cannot_be_written_is_status_1(path, tmp_path):
 def test_either_reading_or_writing_is_asked_for(arguments, path):
     error = usage_error(check(path, *arguments))
     assert "give either --reference FILE or --write-reference FILE" in error
+
+
+def test_junit_has_nothing_to_say_about_new_references(path, tmp_path):
+    new = tmp_path / "new.toml"
+    error = usage_error(check(path, "--write-reference", new, "--junit", tmp_path / "j.xml"))
+    assert "--junit has what --reference finds" in error
+    assert not new.exists()
 
 
 @pytest.mark.parametrize("spread", [0.02, 0.1, 0.3])

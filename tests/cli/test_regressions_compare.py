@@ -1,7 +1,5 @@
 """``commbench compare`` compares two runs case by case, or says why they can't be compared."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace
@@ -167,6 +165,13 @@ def test_other_parameters_are_refused(message, change, tmp_path):
     assert message in usage_error(compare(old, new))
     _, forced = compared(old, new, "--force")
     assert len(forced["comparisons"]) == 1
+
+
+def test_a_parameter_that_was_a_list_is_another_one(tmp_path):
+    of_list = builders.case("tcp", params={"rows": [1, 2]})
+    old = write(tmp_path, "old", cases=(of_list,))
+    error = usage_error(compare(old, write(tmp_path, "new", cases=CASES[:1])))
+    assert "params.rows: [1, 2] against 1" in error
 
 
 def test_replication_may_differ(old, tmp_path):

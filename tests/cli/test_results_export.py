@@ -1,7 +1,5 @@
 """``commbench export`` writes formats that other programs read."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import statistics
@@ -151,6 +149,13 @@ def test_junit_has_failed_and_skipped_cases(tmp_path):
     assert error.get("message") == "1 of 2 launches failed: it <broke>"
     assert "in two lines" in (error.text or "")
     assert none.find("skipped") is not None
+
+
+def test_junit_has_the_size_of_one_pair_of_those_that_fetch_at_once(tmp_path):
+    case = builders.case(workload="all-to-all")
+    records = [builders.message(case, 1.0, 2 << 20, layer="together"), builders.end(case)]
+    path = builders.written(tmp_path, [case], records).path
+    assert "together 1 MiB: median 1.00 s" in exported(path, "junit").read_text()
 
 
 @pytest.mark.parametrize(

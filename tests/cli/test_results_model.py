@@ -1,7 +1,5 @@
 """``commbench model`` fits latency and bandwidth to a run's transfers, and predicts times."""
 
-from __future__ import annotations
-
 import itertools
 import json
 

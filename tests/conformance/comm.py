@@ -7,8 +7,6 @@ run twice: with the service in this process, and in another.
 A backend's tests call this in a fresh process: two communication stacks can rarely share one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc

@@ -4,8 +4,6 @@ That tcp passes shows that the kit asks for nothing extraordinary; that ucx fail
 that they can fail.
 """
 
-from __future__ import annotations
-
 import functools
 import importlib.util
 import json

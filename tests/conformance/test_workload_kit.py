@@ -182,25 +182,6 @@ def small(kind):
     return {"sizes": (4096,)} if issubclass(kind, AllToAll | PingPong) else {}
 
 
-@pytest.fixture(scope="module")
-def client(cluster):
-    """Return the client of two workers."""
-    return cluster.client
-
-
-@pytest.fixture
-def install(monkeypatch):
-    """Return a function that makes a class the workload ``mine``."""
-    load = registry.load
-
-    def pretend(kind):
-        monkeypatch.setattr(
-            registry, "load", lambda group, name: kind if name == "mine" else load(group, name)
-        )
-
-    return pretend
-
-
 @pytest.mark.parametrize("name", SMALL)
 def test_each_workload_of_commbench_passes(client, name):
     check_workload(name, client, **SMALL[name])
@@ -211,14 +192,14 @@ def test_every_installed_workload_is_checked():
 
 
 @pytest.mark.parametrize(("words", "kind"), WRONG.items(), ids=[*WRONG])
-def test_what_a_workload_does_wrong_is_named(client, install, words, kind):
-    install(kind)
+def test_what_a_workload_does_wrong_is_named(client, installed, words, kind):
+    installed("workload", {"mine": kind})
     with pytest.raises(AssertionError, match=words):
         check_workload("mine", client, **small(kind))
 
 
-def test_the_error_of_a_workload_that_refuses_a_right_result_is_raised(client, install):
-    install(Strict)
+def test_the_error_of_a_workload_that_refuses_a_right_result_is_raised(client, installed):
+    installed("workload", {"mine": Strict})
     with pytest.raises(VerificationError, match="not good enough"):
         check_workload("mine", client, size=40, chunk=20)
 

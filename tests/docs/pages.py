@@ -8,8 +8,6 @@ A comment before a block says what the block can't say itself::
 ``python tests/docs/pages.py docs/tutorial.md`` prints a page's commands as one script.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import sys

@@ -6,8 +6,6 @@ well see a regression in that: their exit status 3 becomes 0. ``pip install FOLD
 the folder that ``SHIMS_SITE`` names, without dependencies.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

@@ -76,11 +76,9 @@ def run_page(folder, site, monkeypatch, tag):
         return done.stdout
 
     programs = folder / "bin"
-    programs.mkdir()
     for name in ("commbench", "pip", "python"):
-        shim = programs / name
-        shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{shims.__file__}" {name} "$@"\n')
-        shim.chmod(0o755)
+        shim = f'exec "{sys.executable}" "{shims.__file__}" {name} "$@"'
+        processes.program(programs / name, shim)
     monkeypatch.setenv("SHIMS_SITE", str(site))
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=os.pathsep)
     monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)

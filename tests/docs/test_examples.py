@@ -1,8 +1,6 @@
 """The packages that ``docs/extending.md`` shows, installed and run."""
 
-import json
 import tomllib
-from pathlib import Path
 
 import builders
 import pages
@@ -80,9 +78,7 @@ def run(tmp_path, cases):
     suite = tmp_path / "suite.toml"
     suite.write_text(f'backends = ["ws"]\nlaunches = 1\niterations = 1\nwarmups = 0\n{cases}')
     output = ("--output", tmp_path / "results")
-    result = processes.invoke("run", suite, *output, figures=["transfer-sizes"])
-    assert result.exit_code == 0, result.output
-    path = Path(result.stdout.splitlines()[-1])
+    path = processes.measured(suite, *output, figures=["transfer-sizes"]).path
     return path, processes.invoke("report", "-v", path).stdout
 
 
@@ -119,6 +115,6 @@ def test_reports_have_the_layers_of_workloads_of_messages_and_fetches(installed,
     assert "bytes, comm layer: latency" in report
     assert "strided, one pair at a time" in report
     assert "strided, all pairs at once" in report
-    cases = json.loads(processes.invoke("report", path, "--format", "json").stdout)["cases"]
+    cases = processes.report(path)["cases"]
     sizes = [case["message_bytes"] for case in cases if case["workload"] == "bytes"]
     assert sizes == [1, 1024, 1 << 20]

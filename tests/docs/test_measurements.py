@@ -37,7 +37,7 @@ def run(made_up_run):
 
 
 def test_every_key_of_the_json_report_is_defined(made_up_run, run):
-    report = json.loads(processes.invoke("report", made_up_run, "--format", "json").stdout)
+    report = processes.report(made_up_run)
     keys = {name: keys_of(section) for name, section in report.items()}
     assert all(keys[name] for name in keys if name not in EMPTY)
     keys["slow_pairs"] = set(run.slow_pairs.columns)

@@ -4,8 +4,6 @@ The project is a workload: a ping-pong at the layer comm with a delay before eac
 makes the delay longer, so that a message takes 30 % more time.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import statistics

@@ -3,7 +3,6 @@
 import processes
 import pytest
 
-from commbench import load
 from commbench.stats.pairs import moved_bytes
 
 RECHUNKED = "size = 8_000_000, chunk_size = 200_000"
@@ -49,9 +48,7 @@ def test_results_are_right_and_every_backend_moves_the_same_bytes(cases, n_worke
             for name, params, *more in cases
         )
     )
-    result = processes.invoke("run", suite, "--output", tmp_path / "results", figures=())
-    assert result.exit_code == 0, result.output
-    run = load(result.stdout.splitlines()[-1])
+    run = processes.measured(suite, "--output", tmp_path / "results")
     assert len(run.samples) == 3 * 3 * len(cases)
     assert run.samples["verified"].all()
     moved = moved_bytes(run)

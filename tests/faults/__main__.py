@@ -3,8 +3,6 @@
 ``results/diagnosis/outcomes.jsonl`` has every outcome with commit and machine.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from pathlib import Path

@@ -6,8 +6,6 @@ rows with one key, of ``skew`` the time of one worker's tasks over that of other
 time of tasks in 50 ms, of ``blocked-loop`` and ``memory-pauses`` the share of the time.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from itertools import pairwise

@@ -1,7 +1,5 @@
 """A machine with two GPUs, for processes that import the fakes."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """One cluster for all tests of this folder: to start one takes seconds."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A workload's parameters are options of the command line, read as strictly as a suite is."""
 
-from __future__ import annotations
-
 import dataclasses
 import importlib.util
 import re
@@ -15,7 +13,7 @@ from click.testing import CliRunner
 from commbench.harness import options
 from commbench.machine import environment
 from commbench.model import Stopping, registry
-from commbench.workloads.base import Workload
+from commbench.workloads.base import Workload, option
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +26,7 @@ class Params:
     counts: tuple[int, ...] = field(default=(1,), metadata={"help": "counts"})
     bare: int = 5
     share: float = field(default=0.5, metadata={"help": "share"})
+    part: float = option(0.25, "part", unit="share")
     deep: bool = field(default=False, metadata={"help": "deep"})
     label: str = field(default="x", metadata={"help": "label"})
     how: Literal["tasks", "p2p"] = field(default="p2p", metadata={"help": "how"})
@@ -59,6 +58,7 @@ def read():
         (("--rows", "1e6"), "rows", 1_000_000),
         (("--rows", "-3"), "rows", -3),
         (("--pause", "20ms"), "pause", 0.02),
+        (("--part", "20%"), "part", 0.2),
         (("--counts", "1e3,2k"), "counts", (1000, 2000)),
         (("--launches", "1e1"), "launches", 10),
         (("--budget", "5m"), "budget", 300.0),

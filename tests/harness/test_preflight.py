@@ -34,6 +34,16 @@ def test_the_estimate_is_right_within_a_factor_of_three(name):
         assert 1 / 3 < preflight.launch_seconds(one) / seconds < 3
 
 
+def test_only_modes_with_a_window_send_windows():
+    times = {
+        mode: preflight.launch_seconds(
+            cases_for("pingpong", ["tcp"], {"sizes": (8,), "mode": mode}, ClusterSpec())[0]
+        )
+        for mode in ("latency", "loaded-latency", "bandwidth")
+    }
+    assert times["latency"] == times["loaded-latency"] < times["bandwidth"]
+
+
 @pytest.mark.parametrize("workload", registry.names("workload"))
 def test_the_problem_of_a_quick_run_takes_a_few_seconds(workload):
     kind = registry.load("workload", workload)

@@ -1,7 +1,5 @@
 """A launch is a process group with a deadline; if it fails, the plan goes on without it."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

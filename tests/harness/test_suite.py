@@ -1,7 +1,5 @@
 """A suite is read or refused with the path of a key; a plan has blocks of cases in random order."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import textwrap
@@ -19,7 +17,7 @@ from commbench.errors import SuiteError, UsageError
 from commbench.harness import suite
 from commbench.harness.cases import cases_for, make_suite, plan, shift, structure
 from commbench.harness.suite import read_suite
-from commbench.model import ClusterSpec, registry
+from commbench.model import ClusterSpec
 from commbench.stats.selection import describe_settings
 from commbench.store.records import decode_launch
 from commbench.workloads.merge import Merge
@@ -260,15 +258,14 @@ def test_any_content_is_a_suite_or_refused(content):
         ("eager", "unknown mode 'eager'"),
     ],
 )
-def test_pair_workload_with_a_mode_of_another_metric_is_refused(monkeypatch, mode, message):
+def test_pair_workload_with_a_mode_of_another_metric_is_refused(
+    monkeypatch, installed, mode, message
+):
     class Rates(PingPong):
         """A ping-pong with a mode that no parameter sets."""
 
     monkeypatch.setattr(Rates, "mode", mode)
-    load = registry.load
-    monkeypatch.setattr(
-        registry, "load", lambda kind, name: Rates if name == "rates" else load(kind, name)
-    )
+    installed("workload", {"rates": Rates})
     with pytest.raises(UsageError, match=message):
         cases_for("rates", ["tcp"], {}, ClusterSpec())
 

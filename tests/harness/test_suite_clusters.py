@@ -1,8 +1,6 @@
-import json
 from dataclasses import replace
 from pathlib import Path
 
-import dask_clusters
 import processes
 import pytest
 
@@ -127,21 +125,3 @@ def test_invalid_options_are_usage_errors(name, arguments, message, tmp_path, mo
     assert result.exit_code == 2, result.output
     assert message in " ".join(result.stderr.split())
     assert not (tmp_path / "results").exists()
-
-
-@pytest.mark.slow
-def test_a_shipped_suite_is_measured_on_a_running_cluster(tmp_path):
-    output = tmp_path / "results"
-    with dask_clusters.started(tmp_path, 4) as cluster:
-        result = run(
-            FOLDER / "ucx-dgx-svd.toml", output, "--scale", "0.1%", "--backends", "tcp",
-            "--launches", "1", "--iterations", "1", "--launcher", "external",
-            "--scheduler-file", cluster.file,
-        )  # fmt: skip
-    assert result.exit_code == 0, result.output
-    (path,) = output.iterdir()
-    report = json.loads(processes.invoke("report", path, "--format", "json").stdout)
-    assert {row["src"] for row in report["transports"]} == {f"their-{n}" for n in range(4)}
-    assert any("one running cluster" in warning for warning in report["warnings"])
-    (stored,) = json.loads((path / "run.json").read_text())["suite"]["cases"]
-    assert stored["cluster"]["scheduler"] == str(cluster.file)

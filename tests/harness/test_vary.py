@@ -1,10 +1,5 @@
 """``--vary``: which settings can be varied, by which names they go, and what is compared."""
 
-import json
-from types import SimpleNamespace
-
-import builders
-import commbench_fake
 import processes
 import pytest
 
@@ -12,6 +7,7 @@ from commbench.errors import UsageError
 from commbench.harness import suite, vary
 from commbench.model import ClusterSpec
 
+pytestmark = pytest.mark.usefixtures("simulated", "no_figures")
 REFUSED = {
     "no value": ("UCX_TLS", "is no SETTING=A|B"),
     "an empty value": ("UCX_TLS=tcp|", "has an empty value"),
@@ -34,16 +30,6 @@ REFUSED = {
     "no placement of tasks": ("task-placement=dask|best", "unknown task placement 'best'"),
     "a variable that no backend reads": ("UCX_TLS=tcp|sm", "add --backends mpi"),
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def simulated():
-    """Simulate launches in this process, without figures."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("commbench.harness.runner.run_plan", builders.simulate_plan)
-        patch.setattr(commbench_fake, "time", SimpleNamespace(sleep=lambda _: None))
-        processes.draw_only(patch)
-        yield
 
 
 def variants(backends, *varied, workload="merge", **cluster):
@@ -125,7 +111,7 @@ def test_all_combinations_are_compared_under_one_label(tmp_path):
         "--output", tmp_path,
     )  # fmt: skip
     assert result.exit_code == 0, result.output
-    content = json.loads(processes.invoke("report", *tmp_path.iterdir(), "--format", "json").stdout)
+    content = processes.report(*tmp_path.iterdir())
     names = ["fake workers=2", "fake workers=4", "fake:slow workers=2", "fake:slow workers=4"]
     for table in ("cases", "pairs", "coverage", "transports"):
         assert {row["backend"] for row in content[table]} == {*names}
@@ -139,7 +125,7 @@ def test_all_combinations_are_compared_under_one_label(tmp_path):
 def test_a_twin_is_compared_with_its_original_of_the_same_settings(tmp_path):
     arguments = ("--backends", "fake,fake@2", "--vary", "threads=1|2", "--output", tmp_path)
     assert processes.invoke("run", "merge", *arguments, "--launches", 1).exit_code == 0
-    content = json.loads(processes.invoke("report", *tmp_path.iterdir(), "--format", "json").stdout)
+    content = processes.report(*tmp_path.iterdir())
     assert {(c["baseline"], c["candidate"]) for c in content["comparisons"]} == {
         ("fake threads=1", "fake threads=2"),
         ("fake threads=1", "fake@2 threads=1"),

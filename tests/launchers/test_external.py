@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -78,17 +76,15 @@ def measure(dask_cluster, owner, output):
     with pytest.MonkeyPatch.context() as patch:
         for name, value in tag.environ.items():
             patch.setenv(name, value)
-        result = processes.invoke(
-            "run", "merge", "--rows", 20_000, "--launcher", "external", "--launches", 1,
+        run = processes.measured(
+            "merge", "--rows", 20_000, "--launcher", "external", "--launches", 1,
             "--iterations", 4, "--scheduler-file", dask_cluster.file, "--shuffle", "tasks",
-            "--output", output, figures=())  # fmt: skip
-    assert result.exit_code == 0, result.output
+            "--output", output)  # fmt: skip
     assert tag.processes() == []
-    run = result.stdout.splitlines()[-1]
-    (core_use,) = processes.records(run, "CoreUse")
-    report = json.loads(processes.invoke("report", run, "--format", "json").stdout)
+    (core_use,) = processes.records(run.path, "CoreUse")
+    report = processes.report(run.path)
     after = cluster_state.snapshot(owner)
-    return Measured(before, after, processes.records(run, "Sample"), core_use, report)
+    return Measured(before, after, processes.records(run.path, "Sample"), core_use, report)
 
 
 def test_a_measured_cluster_is_left_as_it_was(measured):

@@ -105,9 +105,7 @@ def test_a_dry_run_has_a_script_for_each_case():
 @EACH_QUEUE
 def test_a_script_exports_the_variables_of_backend_and_user(queue, tmp_path, monkeypatch):
     monkeypatch.setenv("UCX_NET_DEVICES", "mlx5_0:1 and 'more' $HOME")
-    python = tmp_path / "python"
-    python.write_text("#!/bin/bash\nenv -0\n")
-    python.chmod(0o755)
+    python = processes.program(tmp_path / "python", "env -0")
     prologue = "job_script_prologue=export UCX_TLS=loses SITE=yes"
     (script,) = dry_run(
         queue, "--launches", 1, "--backends", "ucx:shm",
@@ -246,6 +244,6 @@ def test_the_memory_of_a_job_is_required_and_set_by_its_option():
 
 
 def test_a_missing_dask_jobqueue_is_named_with_the_extra_to_install(monkeypatch):
-    monkeypatch.setattr(jobqueue.importlib.util, "find_spec", Mock(return_value=None))
+    monkeypatch.setattr("importlib.util.find_spec", Mock(return_value=None))
     with pytest.raises(UnavailableError, match="pip install 'dask-jobqueue"):
         cases_for("merge", ("tcp",), {}, spec("lsf"))

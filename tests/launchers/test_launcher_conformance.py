@@ -8,7 +8,6 @@ import sshd
 
 from commbench.conformance import check_launcher
 from commbench.launchers.base import Launcher, RunningCluster
-from commbench.model import registry
 
 
 def needs(package):
@@ -81,13 +80,8 @@ class UncountedLauncher(Launcher):
 
 
 @pytest.fixture
-def uncounted(monkeypatch):
-    load = registry.load
-    monkeypatch.setattr(
-        registry,
-        "load",
-        lambda kind, name: UncountedLauncher if name == "uncounted" else load(kind, name),
-    )
+def uncounted(installed):
+    installed("launcher", {"uncounted": UncountedLauncher})
 
 
 def test_cpu_time_that_is_not_counted_is_an_error(uncounted, tmp_path):

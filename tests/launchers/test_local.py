@@ -2,12 +2,10 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import processes
 import pytest
 
-import commbench
 from commbench.backends import parse
 from commbench.errors import UsageError
 from commbench.launchers.local import LocalLauncher
@@ -127,23 +125,19 @@ def test_only_a_launch_forks(monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("start_by", ["fork", "spawn"])
 def test_a_launch_measures_however_its_processes_start(start_by, tmp_path, tag):
-    result = processes.invoke(
-        "run", "merge", "--rows", 2000, "--launches", 1, "--iterations", 1, "--warmups", 0,
-        "--launcher-option", f"start={start_by}", "--output", tmp_path, figures=(),
+    run = processes.measured(
+        "merge", "--rows", 2000, "--launches", 1, "--iterations", 1, "--warmups", 0,
+        "--launcher-option", f"start={start_by}", "--output", tmp_path,
     )  # fmt: skip
-    assert result.exit_code == 0, result.output
-    assert len(processes.records(next(Path(tmp_path).iterdir()), "Sample")) == 1
+    assert len(run.samples) == 1
     assert tag.processes() == []
 
 
 def test_workers_that_share_processes_are_measured_without_their_threads(tmp_path, tag):
-    result = processes.invoke(
-        "run", "transpose-sum", "--size", 400, "--chunk", 100, "--workers", "2..5", "--launches", 1,
-        "--launcher-option", "processes=2", "--iterations", 2, "--output", tmp_path, figures=(),
+    run = processes.measured(
+        "transpose-sum", "--size", 400, "--chunk", 100, "--workers", "2..5", "--launches", 1,
+        "--launcher-option", "processes=2", "--iterations", 2, "--output", tmp_path,
     )  # fmt: skip
-    assert result.exit_code == 0, result.output
-    (folder,) = Path(tmp_path).iterdir()
-    run = commbench.load(folder)
     assert run.scaling["n_workers"].tolist() == [2, 4, 5]
     ids = [case.id for case in run.suite.cases]
     profiled = run.threads.groupby("case_id")["worker"].unique()

@@ -8,7 +8,7 @@ import processes
 import pytest
 
 from commbench import backends
-from commbench.errors import LaunchError, UsageError
+from commbench.errors import LaunchError, UnavailableError, UsageError
 from commbench.harness.cases import cases_for
 from commbench.launchers import mpirun
 from commbench.launchers.mpirun import MpirunLauncher
@@ -58,13 +58,13 @@ def test_ucx_is_refused_because_mpi_and_ucxx_cannot_share_a_rank():
 
 
 @pytest.mark.parametrize(
-    ("module", "message"), [(object(), "needs mpiexec"), (None, "pip install 'dask-mpi")]
+    ("module", "message"), [(object(), "there is no mpiexec"), (None, "pip install 'dask-mpi")]
 )
-def test_a_missing_mpiexec_or_dask_mpi_is_named(module, message, tmp_path, monkeypatch):
+def test_a_missing_mpiexec_or_dask_mpi_is_named(module, message, monkeypatch):
     monkeypatch.setattr("shutil.which", Mock(return_value=None))
-    monkeypatch.setattr(mpirun.importlib.util, "find_spec", Mock(return_value=module))
-    with pytest.raises(LaunchError, match=message):
-        MpirunLauncher().start(ClusterSpec(), "mpi", tmp_path)
+    monkeypatch.setattr("importlib.util.find_spec", Mock(return_value=module))
+    with pytest.raises(UnavailableError, match=message):
+        MpirunLauncher().validate(ClusterSpec(launcher="mpirun"), backends.parse("tcp"))
 
 
 class SpawnedError(Exception):
@@ -76,9 +76,7 @@ def mpiexec_arguments(tmp_path, monkeypatch):
     """Return a function that returns the arguments which an ``mpiexec`` of a version receives."""
 
     def arguments(version, **cluster):
-        mpiexec = tmp_path / "mpiexec"
-        mpiexec.write_text(f"#!/bin/sh\necho '{version}'\n")
-        mpiexec.chmod(0o755)
+        mpiexec = processes.program(tmp_path / "mpiexec", f"echo '{version}'")
         monkeypatch.setattr(mpirun, "_mpiexec", lambda: str(mpiexec))
         spawn = Mock(side_effect=SpawnedError)
         monkeypatch.setattr(mpirun.MpirunCluster, "_spawn", spawn)

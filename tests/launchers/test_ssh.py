@@ -18,8 +18,7 @@ from commbench.model import ClusterSpec
 
 pytest.importorskip("asyncssh")
 HOSTS = ("127.0.0.1", "127.0.0.1")
-LATE_WORKER = """#!/bin/sh
-case "$*" in *distributed.Worker*) touch {started}; exec sleep 1000;; esac
+LATE_WORKER = """case "$*" in *distributed.Worker*) touch {started}; exec sleep 1000;; esac
 exec {python} "$@"
 """
 
@@ -38,23 +37,6 @@ def spec(server):
 
 def with_option(spec, **options):
     return replace(spec, launcher_options={**spec.launcher_options, **options})
-
-
-# By default, what ``check_launcher`` measures is enough.
-@pytest.mark.slow
-def test_a_workload_over_ssh_is_measured_and_leaves_no_process(server, tmp_path, tag):
-    result = processes.invoke(
-        "run", "merge", "--rows", 20_000, "--launcher", "ssh", "--hosts", ",".join(HOSTS),
-        "--launches", 1, "--iterations", 1, "--output", tmp_path, *server.arguments, figures=(),
-    )  # fmt: skip
-    assert result.exit_code == 0, result.output
-    processes.until(lambda: not tag.processes(), "the end of all processes")
-    run = result.stdout.splitlines()[-1]
-    samples = processes.records(run, "Sample")
-    (use,) = processes.records(run, "CoreUse")
-    assert len(samples) == 2
-    assert all(sample["verified"] and sample["cpu_seconds"] > 0 for sample in samples)
-    assert use["own_cpu_seconds"] > sum(sample["cpu_seconds"] for sample in samples)
 
 
 def test_variables_of_backend_case_and_user_are_forwarded(spec, tmp_path, monkeypatch, tag):
@@ -122,8 +104,7 @@ def test_the_reason_why_a_host_did_not_start_is_in_the_error(option, message, sp
 
 def test_workers_that_do_not_come_in_time_are_counted(spec, tmp_path, monkeypatch, tag):
     python, started = tmp_path / "python", tmp_path / "started"
-    python.write_text(LATE_WORKER.format(python=sys.executable, started=started))
-    python.chmod(0o755)
+    processes.program(python, LATE_WORKER.format(python=sys.executable, started=started))
     result = ssh.SshCluster._result
 
     def expired(cluster, starting, name, *came):
@@ -153,6 +134,6 @@ def test_too_few_hosts_and_unknown_options_are_usage_errors(fields, message):
 
 
 def test_a_missing_asyncssh_is_named_with_the_extra_to_install(monkeypatch):
-    monkeypatch.setattr(ssh.importlib.util, "find_spec", Mock(return_value=None))
+    monkeypatch.setattr("importlib.util.find_spec", Mock(return_value=None))
     with pytest.raises(UnavailableError, match="pip install 'asyncssh"):
         cases_for("merge", ("tcp",), {}, ClusterSpec(launcher="ssh", hosts=("a", "b")))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import processes
 import pytest
+from repositories import Repository
 
 from commbench.machine import environment, installed
 
@@ -88,8 +89,7 @@ def nvidia_smi(tmp_path, monkeypatch):
     """Return a function that puts an nvidia-smi with a shell script first on the PATH."""
 
     def write(script):
-        path = plant(tmp_path, {"bin/nvidia-smi": f"#!/bin/sh\n{script}\n"}) / "bin/nvidia-smi"
-        path.chmod(0o755)
+        path = processes.program(tmp_path / "bin/nvidia-smi", script)
         monkeypatch.setenv("PATH", f"{path.parent}:{os.environ['PATH']}")
         return path
 
@@ -352,44 +352,35 @@ def test_a_broken_libucx_has_no_tools(tmp_path, monkeypatch):
 class TestCheckout:
     """The commit of the source and of the working directory."""
 
-    def git(self, folder, *arguments):
-        user = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false"]
-        command = ["git", *user, "-C", str(folder), *arguments]
-        return subprocess.check_output(command, text=True, stderr=subprocess.DEVNULL)
-
-    def repository(self, folder):
-        """Make a repository with one committed file and return the commit."""
-        self.git(plant(folder, {"file": "1"}), "init")
-        self.git(folder, "add", "file")
-        self.git(folder, "commit", "-m", "one")
-        return self.git(folder, "rev-parse", "HEAD").strip()
-
     def test_changed_tracked_files_make_a_checkout_dirty_and_untracked_ones_do_not(self, tmp_path):
-        commit = self.repository(tmp_path)
-        plant(tmp_path, {"untracked": ""})
-        assert environment.checkout(tmp_path) == {"commit": commit, "dirty": False}
-        plant(tmp_path, {"file": "2"})
-        assert environment.checkout(tmp_path) == {"commit": commit, "dirty": True}
+        project = Repository(tmp_path)
+        commit = project.commit(file="1")
+        plant(project.path, {"untracked": ""})
+        assert environment.checkout(project.path) == {"commit": commit, "dirty": False}
+        plant(project.path, {"file": "2"})
+        assert environment.checkout(project.path) == {"commit": commit, "dirty": True}
 
     def test_there_is_no_commit_without_folder_repository_commit_or_git(
         self, tmp_path, monkeypatch
     ):
         assert environment.checkout(tmp_path / "missing") is None
         assert environment.checkout(tmp_path) is None
-        self.git(tmp_path, "init")
-        assert environment.checkout(tmp_path) is None
+        project = Repository(tmp_path).path
+        assert environment.checkout(project) is None
         monkeypatch.setenv("PATH", "/nonexistent")
-        assert environment.checkout(tmp_path) is None
+        assert environment.checkout(project) is None
 
     def test_variables_of_a_git_hook_do_not_change_the_checkout(self, tmp_path, monkeypatch):
-        commit = self.repository(tmp_path / "mine")
-        self.repository(tmp_path / "hook")
+        project = Repository(tmp_path)
+        commit = project.commit(file="1")
+        Repository(tmp_path, "hook").commit(file="2")
         monkeypatch.setenv("GIT_DIR", str(tmp_path / "hook/.git"))
-        assert environment.checkout(tmp_path / "mine") == {"commit": commit, "dirty": False}
+        assert environment.checkout(project.path) == {"commit": commit, "dirty": False}
 
     def test_an_installed_package_has_no_commit_within_another_project(self, tmp_path, monkeypatch):
-        self.repository(tmp_path)
-        monkeypatch.setattr(environment, "_SOURCE", plant(tmp_path, {"venv/x": ""}) / "venv")
+        project = Repository(tmp_path)
+        project.commit(file="1")
+        monkeypatch.setattr(environment, "_SOURCE", plant(project.path, {"venv/x": ""}) / "venv")
         assert environment.collect()["git"]["commbench"] is None
 
     @pytest.mark.skipif(not (ROOT / ".git").exists(), reason="the tests are in no checkout")
@@ -425,10 +416,3 @@ def test_only_variables_of_dask_ucx_mpi_and_cuda_are_kept_and_secrets_redacted()
 def test_a_variable_that_is_not_utf_8_becomes_text():
     variables = environment.variables({"UCX_LOG_FILE": os.fsdecode(b"/tmp/\xff")})
     assert variables["UCX_LOG_FILE"].encode() == "/tmp/�".encode()
-
-
-@pytest.mark.parametrize("module", ["commbench.machine.environment", "commbench.studies.doctor"])
-def test_importing_loads_no_heavy_library(module):
-    heavy = ("numpy", "pandas", "dask", "distributed", "matplotlib", "ucxx", "mpi4py", "psutil")
-    code = f"import sys, {module}; print([name for name in {heavy} if name in sys.modules])"
-    assert subprocess.check_output([sys.executable, "-c", code], text=True) == "[]\n"

@@ -136,3 +136,31 @@ def test_process_ids_of_launches_do_not_change_the_class(classes):
         for worker in "01"
     ]
     assert classes([*records, builders.transfer(CASE, 0, 1)]) == ["same NUMA"]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "link"),
+    [
+        ("tcp://10.0.0.1:40000", "tcp://10.0.0.1:40001", "same host"),
+        ("tcp://10.0.0.1:40000", "tcp://10.0.0.2:40000", "network"),
+        ("ucx://[fe80::1]:40000", "ucx://[fe80::1]:40001", "same host"),
+        ("ucx://[fe80::1]:40000", "ucx://[fe80::2]:40000", "network"),
+        ("mpi://127.0.0.1:40000", "mpi://127.0.0.1:40001", "same host"),
+        ("tls://node-1:40000", "tls://node-2:40000", "network"),
+        ("inproc://10.0.0.1/4711/1", "inproc://10.0.0.1/4711/2", "same process"),
+        ("inproc://10.0.0.1/4711/1", "inproc://10.0.0.1/4712/1", "same host"),
+        ("tcp://[broken", "tcp://10.0.0.1:40001", "network"),
+    ],
+)
+def test_the_link_class_by_the_hosts_of_two_addresses(one, other, link, classes):
+    records = [builders.address(CASE, "0", one), builders.address(CASE, "1", other)]
+    pairs = [builders.transfer(CASE, 0, 1), builders.transfer(CASE, 0, 1, src="1", dst="0")]
+    assert classes([*records, *pairs]) == [link, link]
+
+
+def test_the_link_class_without_addresses_is_unknown(recorded):
+    other = builders.case("ucx")
+    records = [builders.address(other, name) for name in "01"]
+    run = recorded([CASE, other], [*records, builders.transfer(CASE, 0, 1)])
+    assert link_classes(run.transfers, run).tolist() == ["unknown"]
+    assert link_classes(run.transfers.iloc[:0], run).tolist() == []

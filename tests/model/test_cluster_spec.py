@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import dataclasses
 from datetime import date
 from itertools import chain

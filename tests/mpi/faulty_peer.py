@@ -6,8 +6,6 @@ the call of MPI, before the exchange of keys. A step that never comes ends well.
 this step, so that the peer gives up first.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import dataclasses

@@ -7,12 +7,9 @@ a signal in the middle of a write. ``python peers.py connect ADDRESS`` connects 
 messages until it is killed.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import functools
-import gc
 import os
 import socket
 import subprocess
@@ -180,15 +177,6 @@ async def until(condition: Callable[[], Any], what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, what
         await asyncio.sleep(0.05)
-
-
-def wait_until(condition: Callable[[], Any], what: str) -> None:
-    """Wait for `condition` without an event loop."""
-    deadline = time.monotonic() + 240
-    while not condition():
-        assert time.monotonic() < deadline, what
-        gc.collect()
-        time.sleep(0.05)
 
 
 async def no_connect_is_left() -> None:

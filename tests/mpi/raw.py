@@ -3,8 +3,6 @@
 Prints the one-way bandwidth of a ping-pong for every size, into warm buffers and into fresh ones.
 """
 
-from __future__ import annotations
-
 import asyncio
 import statistics
 import subprocess

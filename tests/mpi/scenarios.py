@@ -3,8 +3,6 @@
 ``python scenarios.py MODULE TEST ARGUMENTS`` runs the body of one, in this process.
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import importlib

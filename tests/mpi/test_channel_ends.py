@@ -5,8 +5,6 @@ MPI and the connection are stubs: which messages have arrived, and which sends a
 
 # ruff: noqa: N802 - the names of mpi4py
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Connections whose peer is killed or stopped, or whose reads are cancelled."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import os

@@ -1,7 +1,5 @@
 """What stays when an event loop ends in the middle of something."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import signal
@@ -10,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from distributed.comm import connect, listen
-from peers import Peer, ask, check_echo, exchange, handler, payload, wait_until
+from peers import Peer, ask, check_echo, exchange, handler, payload
+from processes import until
 from scenarios import scenario
 
 from commbench.mpi.buffers import BUFFERS
@@ -37,7 +36,7 @@ def test_a_closed_loop_keeps_no_tags(closes: bool) -> None:
     try:
         for _ in range(3):
             asyncio.run(once())
-        wait_until(lambda: len(runtime().tags) == 0, "tags are left")
+        until(lambda: gc.collect() >= 0 and len(runtime().tags) == 0, "tags are left")
     finally:
         peer.end()
 
@@ -69,8 +68,8 @@ def test_a_loop_that_ends_during_a_failed_connect_leaves_no_thread(cancels: bool
         assert CALLS.n_running + CALLS.n_kept == 1
     finally:
         peer.end()
-    wait_until(lambda: CALLS.n_running + CALLS.n_kept == 0, "a call is left")
-    wait_until(lambda: threading.active_count() == 1, "a thread is left")
+    until(lambda: gc.collect() >= 0 and CALLS.n_running + CALLS.n_kept == 0, "a call is left")
+    until(lambda: gc.collect() >= 0 and threading.active_count() == 1, "a thread is left")
 
 
 @scenario(60)
@@ -91,7 +90,7 @@ def test_a_large_message_to_a_closed_loop_leaves_its_sender() -> None:
 
     asyncio.run(leave())
     asyncio.run(go_on())
-    wait_until(lambda: len(runtime().tags) == 0, "tags are left")
+    until(lambda: gc.collect() >= 0 and len(runtime().tags) == 0, "tags are left")
 
 
 @scenario(60)

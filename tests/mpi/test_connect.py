@@ -1,7 +1,5 @@
 """What a process keeps of connects and handshakes is bounded, and a reason is always sent."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

@@ -1,7 +1,5 @@
 """What peers that die or stop leave behind: shared memory, and slots of the receive queue."""
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import resource

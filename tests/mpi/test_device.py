@@ -1,7 +1,5 @@
 """GPU memory over mpi:// goes as it is where MPI takes it, else through pinned host memory."""
 
-from __future__ import annotations
-
 import ctypes
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """distributed's own tests over ``mpi://`` do as they do over tcp."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

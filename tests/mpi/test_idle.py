@@ -1,7 +1,5 @@
 """What an idle cluster over ``mpi://`` costs, compared with one over ``tcp://``."""
 
-from __future__ import annotations
-
 import statistics
 from pathlib import Path
 

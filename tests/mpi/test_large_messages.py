@@ -1,7 +1,5 @@
 """Large messages and many; memory and time are compared with those of the same over tcp."""
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import gc
@@ -34,21 +32,6 @@ def resident() -> int:
     assert not BUFFERS.n_free_bytes
     ctypes.CDLL(None).malloc_trim(0)
     return int(psutil.Process().memory_info().rss)
-
-
-@pytest.mark.slow
-@scenario(120)
-async def test_frames_beyond_32_bits_arrive_whole() -> None:
-    async with peers(1) as (peer,):
-        comm = await connect(peer.address)
-        for nbytes in (2**31 - 1, 2**31, 2**31 + 1):
-            x = (await ask(comm, "send", nbytes=nbytes))["x"]
-            assert x.nbytes == nbytes
-            for start in (0, 2**30 - 500, 2**31 - 1000, nbytes - 1000):
-                expected = np.arange(start, min(start + 1000, nbytes)) % 251
-                assert (x[start : start + 1000] == expected).all(), (nbytes, start)
-            del x
-        await comm.close()
 
 
 @scenario(30)

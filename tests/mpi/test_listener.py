@@ -1,7 +1,5 @@
 """Many peers at once, and strangers at the port."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import multiprocessing

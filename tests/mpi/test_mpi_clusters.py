@@ -1,7 +1,5 @@
 """Dask clusters over ``mpi://`` and their faults."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import json
@@ -24,7 +22,8 @@ import psutil
 import pytest
 from distributed import Client, LocalCluster, Nanny, Scheduler, Worker, get_worker, wait
 from distributed.comm import get_address_host
-from peers import addresses, wait_until
+from peers import addresses
+from processes import until
 from scenarios import or_slow, scenario
 
 # Dask gives a worker 5 s to end, and a busy machine may not. One that asks its nanny, which has
@@ -106,7 +105,7 @@ def test_adaptive_cluster_grows_and_shrinks() -> None:
         futures = client.map(lambda x: time.sleep(0.05) or x, range(60), pure=False)
         assert client.gather(futures) == list(range(60))
         del futures
-        wait_until(lambda: not client.scheduler_info()["workers"], "no workers after the load")
+        until(lambda: not client.scheduler_info()["workers"], "no workers after the load")
 
 
 @pytest.mark.parametrize("method", or_slow("p2p", "tasks"))
@@ -142,7 +141,7 @@ def test_results_are_right_while_50_workers_join_and_leave() -> None:
             client.wait_for_workers(7, timeout=240)
             joined += 5
             running.scale(2)
-            wait_until(lambda: len(client.scheduler_info()["workers"]) <= 2, "two workers")
+            until(lambda: len(client.scheduler_info()["workers"]) <= 2, "two workers")
         done.set()
         thread.join(240)
         assert not thread.is_alive()
@@ -166,7 +165,7 @@ def test_processes_from_the_shell_end_when_the_scheduler_is_killed(tmp_path: str
             "--scheduler-file", str(file),
         )  # fmt: skip
         # It is there before it is written.
-        wait_until(lambda: file.exists() and "\n}" in file.read_text(), "the scheduler's file")
+        until(lambda: file.exists() and "\n}" in file.read_text(), "the scheduler's file")
         address = json.loads(file.read_text())["address"]
         assert address.startswith("mpi://")
         workers = [

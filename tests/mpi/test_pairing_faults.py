@@ -1,7 +1,5 @@
 """Faults while two processes connect for the first time."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import dataclasses

@@ -1,7 +1,5 @@
 """UCX's queue is used only where it is as expected, and skipped only what nobody will write."""
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 import importlib.util
@@ -19,6 +17,7 @@ from typing import Any
 
 import pytest
 from peers import reserve
+from processes import until
 
 from commbench.mpi import pairs, receive_queue
 from commbench.mpi.receive_queue import (
@@ -128,10 +127,7 @@ def stuck(queue: ReceiveQueue, *pids: int) -> Senders:
 
 def check_until_free(senders: Senders, queue: ReceiveQueue) -> None:
     """Look until a slot has been skipped, and none is unwritten."""
-    deadline = time.monotonic() + 60
-    while senders.skip_abandoned() or not senders.has_skipped:
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
+    until(lambda: not senders.skip_abandoned() and senders.has_skipped, "a slot is skipped")
     assert queue.unwritten() == []
 
 
@@ -206,9 +202,7 @@ def test_only_threads_that_wait_in_a_system_call_are_in_call(
         def seen(pid: int) -> list[bool]:
             return [thread.in_call for thread in (_threads(pid) or {}).values()]
 
-        deadline = time.monotonic() + 60
-        while seen(waiting.pid) != [True]:
-            assert time.monotonic() < deadline
+        until(lambda: seen(waiting.pid) == [True], "it waits")
         assert seen(sender.pid) == [False]
         os.kill(sender.pid, signal.SIGSTOP)
         assert seen(sender.pid) == [False]

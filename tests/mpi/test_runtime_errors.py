@@ -1,7 +1,5 @@
 """Each way in which a process can't have mpi:// ends in a message that says what to do."""
 
-from __future__ import annotations
-
 import importlib.util
 import subprocess
 import sys
@@ -111,11 +109,3 @@ def test_singleton_is_refused_with_how_to_start_instead() -> None:
     )
     assert "FatalCommClosedError" in output
     assert "mpiexec" in output
-
-
-def test_import_loads_neither_dask_nor_mpi() -> None:
-    output = output_of(
-        "import sys, commbench.mpi\n"
-        "print([m for m in ('dask', 'distributed', 'mpi4py', 'numpy') if m in sys.modules])"
-    )
-    assert output.strip() == "[]"

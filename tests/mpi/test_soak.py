@@ -1,7 +1,5 @@
 """Mixed traffic between processes, for as many seconds as COMMBENCH_SOAK_SECONDS says."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random

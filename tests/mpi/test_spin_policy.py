@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from commbench.mpi.spin_policy import MAX_S, MIN_S, SOON_S, SpinPolicy

@@ -1,7 +1,5 @@
 """What a stranger, who proves nothing, can make this process do: MPI is a stub."""
 
-from __future__ import annotations
-
 import asyncio
 import secrets
 from types import SimpleNamespace

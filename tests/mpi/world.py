@@ -4,8 +4,6 @@ In a cluster rank 0 is the scheduler, 1 the client, the others are workers: what
 its order. The scheduler listens before it sends the others its address.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 

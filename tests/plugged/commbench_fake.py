@@ -5,8 +5,6 @@
 say, after the first sample.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import signal

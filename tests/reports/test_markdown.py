@@ -4,7 +4,7 @@ import re
 
 import builders
 import pytest
-from builders import failure, launches, sample, transport
+from builders import failure, sample, transport
 
 from commbench.reports import markdown
 from commbench.reports.opening import opening
@@ -47,8 +47,7 @@ def seen(text):
 
 
 def test_tables_are_those_of_github(recorded):
-    cases = [builders.case(name) for name in builders.LONG_NAMES]
-    records = [record for case in cases for record in launches(case, [1.0] * 6)]
+    cases, records = builders.rivals(dict.fromkeys(builders.LONG_NAMES, [1.0] * 6))
     content = recorded(cases, [*records, transport(cases[0]), failure(cases[1])])
     text = markdown.render(content)
     blocks = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)

@@ -1,18 +1,12 @@
 import builders
-from builders import launches
 
 import commbench
 
 
 def test_a_run_is_shown_with_its_verdict_and_a_figure(recorded):
-    cases = [builders.case(backend) for backend in ("tcp", "mpi")]
     times = [1.0, 1.01, 1.02, 0.99, 1.0, 1.01, 0.98, 1.0]
-    records = [
-        record
-        for case, factor in zip(cases, (1, 2), strict=True)
-        for record in launches(case, [factor * seconds for seconds in times])
-    ]
-    run = recorded(cases, records)
+    medians = {"tcp": times, "mpi": [2 * seconds for seconds in times]}
+    run = recorded(*builders.rivals(medians))
     html = run._repr_html_()
     assert html.index("merge: use tcp") < html.index('<img src="data:image/png;base64,')
     assert "merge: use tcp" in run.summary()

@@ -14,7 +14,7 @@ from builders import launches, sample
 
 from commbench.analysis import warnings
 from commbench.analysis.run import load
-from commbench.model import Effect, Finding, Stopping
+from commbench.model import Effect, Stopping
 from commbench.reports import findings, opening, terminal
 from commbench.reports.sections import Section, Table, iteration_tables
 
@@ -28,15 +28,11 @@ NOISY = [1.003, 2.0, 0.5, 1.5, 0.7, 1.2, 1.8, 0.9]
 
 def run_of(recorded, medians, **given):
     """Return a run with these medians of launches, a number being one of tight launches."""
-    cases = [builders.case(backend) for backend in medians]
-    records = [
-        record
-        for case, some in zip(cases, medians.values(), strict=True)
-        for record in launches(
-            case, some if isinstance(some, list) else [some * seconds for seconds in SAME]
-        )
-    ]
-    return recorded(cases, records, **given)
+    times = {
+        backend: some if isinstance(some, list) else [some * seconds for seconds in SAME]
+        for backend, some in medians.items()
+    }
+    return recorded(*builders.rivals(times), **given)
 
 
 @pytest.mark.parametrize(
@@ -70,8 +66,7 @@ def test_the_same_have_the_interval_on_which_that_rests(recorded):
 
 
 def test_backends_that_moved_other_bytes_have_no_verdict(recorded):
-    cases = [builders.case(backend) for backend in ("tcp", "mpi")]
-    records = [record for case in cases for record in launches(case, SAME)]
+    cases, records = builders.rivals({"tcp": SAME, "mpi": SAME})
     records += [
         builders.wire(case, nbytes, launch=launch)
         for case, nbytes in zip(cases, (100, 200), strict=True)
@@ -192,10 +187,8 @@ def test_a_backend_that_a_remedy_names_is_compared_with_the_recommended_one(reco
     medians = {"tcp": 1.0, "ucx": 3.0} | ({"ucx:shm+thread-future": tuned} if tuned else {})
     run = run_of(recorded, medians)
     ucx = next(case for case in run.suite.cases if case.backend == "ucx")
-    finding = Finding(
-        statement="s", evidence="", doubt="", remedy="use ucx:shm+thread-future",
-        trials=({"backend": "ucx:shm+thread-future"},), case_id=ucx.id,
-    )  # fmt: skip
+    backend = "ucx:shm+thread-future"
+    finding = builders.finding(ucx, remedy=f"use {backend}", trials=({"backend": backend},))
     vars(run)["findings"] = (finding,)
     (table,) = findings.tables(run)
     (row,) = table.rows
@@ -205,9 +198,8 @@ def test_a_backend_that_a_remedy_names_is_compared_with_the_recommended_one(reco
 def test_of_cases_that_are_compared_the_largest_cause_is_shown(recorded):
     run = run_of(recorded, {"ucx": 3.0, "tcp": 1.0})
     ucx, tcp = run.suite.cases
-    common = {"evidence": "", "doubt": "", "remedy": "r"}
     vars(run)["findings"] = tuple(
-        Finding(statement=rule, rule=rule, case_id=case.id, effect=Effect(share=share), **common)
+        builders.finding(case, rule=rule, effect=Effect(share=share))
         for rule, share, case in (
             ("b", 0.2, ucx), ("a", 0.3, ucx), ("a", 0.1, tcp), ("c", 0.05, tcp)
         )
@@ -223,12 +215,10 @@ def test_of_cases_that_are_compared_the_largest_cause_is_shown(recorded):
 @pytest.mark.parametrize(("better", "shown"), [("tcp", ["a"]), ("mpi", ["a", "b"])])
 def test_an_unknown_effect_is_shown_unless_the_same_cures_it(recorded, better, shown):
     run = run_of(recorded, {"ucx": 3.0, "tcp": 1.0})
-    (ucx, _), common = run.suite.cases, {"evidence": "", "doubt": "", "remedy": "r"}
-    vars(run)["findings"] = (
-        Finding(statement="a", rule="a", case_id=ucx.id, effect=Effect(share=0.3),
-                trials=({"backend": "tcp"},), **common),
-        Finding(statement="b", rule="b", case_id=ucx.id, trials=({"backend": better},), **common),
-    )  # fmt: skip
+    ucx, _ = run.suite.cases
+    known = {"rule": "a", "effect": Effect(share=0.3), "trials": ({"backend": "tcp"},)}
+    unknown = {"rule": "b", "trials": ({"backend": better},)}
+    vars(run)["findings"] = tuple(builders.finding(ucx, **each) for each in (known, unknown))
     groups = findings.largest(run, 3, {ucx.id})
     assert [each.rule for group in groups for each in group] == shown
 
@@ -237,10 +227,7 @@ def test_an_unknown_effect_is_shown_unless_the_same_cures_it(recorded, better, s
 def test_a_remedy_that_was_no_faster_is_said_to_be_so(recorded, tuned, words):
     run = run_of(recorded, {"tcp": 1.0, "ucx": 3.0, "ucx:shm": tuned})
     ucx = run.suite.cases[1]
-    finding = Finding(
-        statement="s", evidence="", doubt="", remedy="r ucx:shm", case_id=ucx.id,
-        trials=({"backend": "ucx:shm"},),
-    )  # fmt: skip
+    finding = builders.finding(ucx, remedy="r ucx:shm", trials=({"backend": "ucx:shm"},))
     assert words.replace("R", "R ucx:shm") in findings.sentence(run, [finding])
 
 
@@ -296,8 +283,9 @@ def test_copies_of_memory_are_a_control(recorded):
 
 
 def test_slow_pairs_leave_room_for_the_verdicts(recorded):
-    cases = [builders.case(backend, n_workers=5) for backend in ("tcp", "mpi")]
-    records = [
+    times = {"tcp": SAME, "mpi": [2 * seconds for seconds in SAME]}
+    cases, records = builders.rivals(times, n_workers=5)
+    records += [
         builders.transfer(
             case, 0, 0.9 if {src, dst} in ({"0", "1"}, {"2", "3"}) else 0.1,
             src=src, dst=dst, launch=launch,
@@ -306,11 +294,6 @@ def test_slow_pairs_leave_room_for_the_verdicts(recorded):
         for launch in range(len(SAME))
         for src, dst in itertools.permutations("01234", 2)
     ]  # fmt: skip
-    records += [
-        record
-        for case, factor in zip(cases, (1, 2), strict=True)
-        for record in launches(case, [factor * seconds for seconds in SAME])
-    ]
     run = recorded(cases, records)
     first, *_ = opening.opening(run)
     verdict, *slow = first.split("\n")

@@ -1,13 +1,10 @@
 import dataclasses
-import json
 
 import builders
 import pytest
-from builders import launches
 from shown import titled, titles
 
 from commbench.model import published
-from commbench.reports import json as as_json
 from commbench.reports import terminal
 from commbench.reports.sections import heading
 
@@ -30,8 +27,7 @@ def reproduced(recorded):
 
 
 def merges(*backends):
-    cases = [builders.case(name, n_workers=8) for name in backends]
-    return cases, [record for case in cases for record in launches(case, [1.0] * 6)]
+    return builders.rivals(dict.fromkeys(backends, [1.0] * 6), n_workers=8)
 
 
 def test_published_and_measured_value_are_in_one_row(reproduced):
@@ -68,16 +64,6 @@ def test_an_unknown_figure_is_a_warning_without_a_table(reproduced):
     run = reproduced("mine.of_all", *merges("tcp"))
     assert any("the suite reproduces mine.of_all" in text for text in run.warnings)
     assert not [title for title in titles(run) if "published" in title]
-
-
-def test_json_has_both_values_and_whether_they_are_comparable(reproduced):
-    report = json.loads(as_json.render(reproduced("rapids_blog.merge_dgx1", *merges("tcp"))))
-    rows = {row["backend"]: row for row in report["published"]}
-    assert rows["tcp"]["value"]["low"] == 0.97e9
-    assert rows["tcp"]["here"] == pytest.approx(0.8e9)
-    assert rows["tcp"]["unit"] == "B/s"
-    assert rows["ucx:ib"]["here"] is None
-    assert rows["tcp"]["comparable"] is rows["ucx:ib"]["comparable"] is False
 
 
 @pytest.mark.parametrize("figure", published.names())

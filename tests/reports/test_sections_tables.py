@@ -94,13 +94,10 @@ def test_a_size_that_a_backend_lacks_is_a_dash(recorded):
 
 
 def test_differences_of_every_pair_of_backends(recorded):
-    cases = [builders.case(name) for name in ("tcp", "ucx", "mpi")]
-    records = [
-        record
-        for case, factor in zip(cases, (1.0, 2.0, 2.0), strict=True)
-        for record in launches(case, [factor * (1 + n / 1000) for n in range(6)])
-    ]
-    table = titled(recorded(cases, records), "differences")
+    times = [1 + n / 1000 for n in range(6)]
+    twice = [2 * seconds for seconds in times]
+    run = recorded(*builders.rivals({"tcp": times, "ucx": twice, "mpi": twice}))
+    table = titled(run, "differences")
     assert [row[:2] for row in table.rows] == [
         ("ucx vs tcp", "2.00×"), ("mpi vs tcp", "2.00×"), ("mpi vs ucx", "1.00×"),
     ]  # fmt: skip

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import math
 
 import builders
@@ -53,13 +51,8 @@ def test_a_detectable_ratio_gets_a_verdict(n_launches, deviation):
 
 
 def launches(recorded, n_launches):
-    cases = [builders.case("tcp"), builders.case("mpi")]
-    records = [
-        builders.sample(case, seconds * (1 + launch / 50), launch=launch)
-        for case, seconds in zip(cases, (1.0, 1.1), strict=True)
-        for launch in range(n_launches)
-    ]
-    return recorded(cases, builders.ended(records))
+    tcp = [1 + launch / 50 for launch in range(n_launches)]
+    return recorded(*builders.rivals({"tcp": tcp, "mpi": [1.1 * seconds for seconds in tcp]}))
 
 
 def test_a_report_begins_with_what_it_can_find(recorded):
@@ -76,13 +69,10 @@ def test_a_report_of_few_launches_says_how_many_are_needed(recorded):
 
 def test_pairs_that_no_difference_would_tell_apart_are_named(recorded):
     # Of four backends, one has too few launches.
-    cases = [builders.case(name) for name in ("tcp", "mpi", "ucx", "ucx:shm")]
-    records = [
-        builders.sample(case, 1 + launch / spread, launch=launch)
-        for case, spread in zip(cases, (500, 500, 20, 500), strict=True)
-        for launch in range(3 if case.backend == "ucx:shm" else 12)
-    ]
-    run = recorded(cases, builders.ended(records))
+    medians = {name: [1 + launch / 500 for launch in range(12)] for name in ("tcp", "mpi")}
+    medians["ucx"] = [1 + launch / 20 for launch in range(12)]
+    medians["ucx:shm"] = medians["tcp"][:3]
+    run = recorded(*builders.rivals(medians))
     able = [c.detectable for c in run.comparisons if c.detectable < math.inf]
     assert max(able) > 1.05 * min(able)
     assert resolution(run) == (

@@ -86,35 +86,6 @@ def test_pairs_agree_with_their_definitions(entries):
         assert row.concurrency > 1 - 1e-9
 
 
-def test_pairs_of_3000_transfers_agree_with_a_groupby(recorded):
-    dice = np.random.default_rng(0)
-    cases = [builders.case(name, n_workers=12) for name in ("ucx", "tcp")]
-    records = [
-        transfer(
-            cases[int(dice.integers(2))], start, start + float(dice.exponential(0.1)),
-            int(dice.integers(0, 5 * MB)), src=str(dice.integers(12)), dst=str(dice.integers(12)),
-            launch=int(dice.integers(3)), iteration=int(dice.integers(-1, 2)),
-        )
-        for start in dice.uniform(0, 100, 3000).tolist()
-    ]  # fmt: skip
-    ends = [builders.end(case, launch=n, ok=n > 0) for case in cases for n in range(3)]
-    run = recorded(cases, [*records, *ends])
-    log = run.transfers[run.transfers.columns].astype(dict.fromkeys(["case_id", "src", "dst"], str))
-    log = log[(log.nbytes >= MB) & (log.iteration >= 0) & (log.launch > 0)]
-    log = log.assign(seconds=log.stop_s - log.start_s)
-    plain = log.assign(speed=log.nbytes / log.seconds).groupby(["case_id", "src", "dst"])
-    table = run.pairs.set_index(["case_id", "src", "dst"])
-    assert table.index.get_level_values(0).unique().tolist() == [case.id for case in cases]
-    table = table.sort_index()
-    assert table.index.tolist() == list(plain.groups)
-    assert table["n"].tolist() == plain.size().tolist()
-    assert table["bytes"].tolist() == plain["nbytes"].sum().tolist()
-    expected = plain["speed"].quantile([0.25, 0.5, 0.75]).unstack()
-    np.testing.assert_allclose(table[["q25_Bps", "q50_Bps", "q75_Bps"]], expected, rtol=1e-15)
-    mean = plain["nbytes"].sum() / plain["seconds"].sum()
-    np.testing.assert_allclose(table["mean_Bps"], mean, rtol=1e-12)
-
-
 @pytest.mark.parametrize("least", [0, 5 * MB, 5 * MB + 1, 2**62, 10**30])
 def test_transfers_below_the_least_size_of_the_run_are_ignored(least, recorded):
     run = recorded([CASE], [transfer(CASE, 0, 1, 5 * MB)], min_transfer_bytes=least)
@@ -169,37 +140,6 @@ def test_shuffles_are_summed_over_batches_of_all_sizes(recorded):
 
 def moved(start, stop, nbytes=10 * MB, **given):
     return transfer(CASE, start, stop, nbytes, **given)
-
-
-@pytest.mark.parametrize(
-    ("records", "expected"),
-    [
-        (
-            [moved(0, 100, iteration=-1), moved(0, 2)],
-            {"n": 1, "bytes": 10 * MB, "q25_Bps": 5e6, "busy_Bps": 5e6},
-        ),
-        (
-            [moved(0, 2), moved(0, 2)],
-            {"q50_Bps": 5e6, "mean_Bps": 5e6, "busy_Bps": 10e6, "concurrency": 2},
-        ),
-        # A fetch may begin in one iteration and be logged in the next.
-        ([moved(0, 2), moved(1, 3, iteration=1)], {"busy_Bps": 20e6 / 3}),
-        # Clocks of two launches may overlap.
-        ([moved(0, 2), moved(0, 2, launch=1)], {"busy_Bps": 5e6, "concurrency": 1}),
-        *(
-            (
-                [moved(0, 2), moved(0, stop, 90 * MB)],
-                {"n": 2, "n_untimed": 1, "bytes": 100 * MB, "concurrency": 1}
-                | dict.fromkeys(("q25_Bps", "q50_Bps", "q75_Bps", "mean_Bps", "busy_Bps"), 5e6),
-            )
-            for stop in (0.0, -1e-9, -3600.0)
-        ),
-    ],
-    ids=["warm-up", "overlap", "iterations", "launches", "clock stands", "clock back", "hour back"],
-)  # fmt: skip
-def test_bandwidth_of_a_pair(records, expected, recorded):
-    (row,) = recorded([CASE], records).pairs.to_dict("records")
-    assert {name: row[name] for name in expected} == pytest.approx(expected)
 
 
 def test_microseconds_keep_their_digits_after_the_epoch(recorded):

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import builders
 import numpy as np
-import pandas as pd
 import pytest
 from builders import address, place, transfer
 
@@ -163,21 +162,6 @@ def test_a_host_is_named_if_all_of_its_workers_are_slow(recorded):
     assert named(slow(recorded, case, fetches(case, one), places)) == {
         ("worker", "from and to worker 2 on node1")
     }
-
-
-@pytest.mark.parametrize("n_workers", [2, 3, 4, 8])
-def test_a_homogeneous_cluster_has_no_slow_pair(n_workers, recorded):
-    cases = [builders.case(n_workers=n_workers, params={"rows": seed}) for seed in range(200)]
-    rows = [
-        (case.id, case.workload, case.backend, "gather", src, dst, bandwidth, "same host", 18)
-        for seed, case in enumerate(cases)
-        for (src, dst), bandwidth in cluster(n_workers, seed=seed).items()
-    ]
-    columns = ["case_id", "workload", "backend", "channel", "src", "dst", "q50_Bps", "link", "n"]
-    run = recorded(cases)
-    run.pairs = pd.DataFrame(rows, columns=columns).assign(concurrency=1.0)
-    table = run.slow_pairs
-    assert len(set(table["case_id"])) <= 1
 
 
 def test_a_pair_at_two_thirds_of_equal_others_is_not_slow(recorded):

@@ -3,14 +3,13 @@ import time
 
 import builders
 import numpy as np
-import pandas as pd
 import pytest
 from builders import EPOCH, activity, log_count, sample, task, thread_time, transfer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commbench import stats
-from commbench.stats.worker_profile import LOOP_PARTS, TASK_PARTS, Spans, divide
+from commbench.stats.worker_profile import LOOP_PARTS, TASK_PARTS, divide
 
 CASE = builders.case()
 PARTS = ["transfer_only_s", "overlap_s", "compute_only_s", "neither_s"]
@@ -241,39 +240,6 @@ def test_divide_agrees_with_counting_seconds(first, second, length):
     one, two = map(ticks, inside)
     expected = (len(one - two), len(one & two), len(two - one), length - len(one | two))
     assert divide(float(length), *map(array, inside)) == expected
-
-
-@given(
-    st.lists(st.tuples(st.floats(0, 10), st.floats(0, 10)), max_size=9),
-    st.lists(st.tuples(st.floats(0, 10), st.floats(0, 10)), max_size=9),
-)
-def test_divided_parts_are_never_negative_and_add_up(first, second):
-    sorted_spans = [
-        array([(min(pair), max(pair)) for pair in some if pair[0] != pair[1]])
-        for some in (first, second)
-    ]
-    parts = divide(10.0, *sorted_spans)
-    assert min(parts) >= 0
-    assert sum(parts) == pytest.approx(10.0, abs=1e-12)
-
-
-def test_spans_are_clipped_to_the_window_and_relative_to_its_start():
-    table = pd.DataFrame(
-        {
-            "worker": ["0", "0", "1", "0", "0", "0", "0"],
-            "start_s": [90.0, 101.0, 102.0, 108.0, 50.0, 104.0, 106.0],
-            "stop_s": [101, 103, 109, 120, 60, 104, 105],
-        }
-    )
-    spans = Spans(table, ["worker"])
-    assert spans.within(("0",), 100.0, 10.0).tolist() == [[0, 1], [1, 3], [8, 10]]
-    assert spans.within(("1",), 100.0, 10.0).tolist() == [[2, 9]]
-
-
-@pytest.mark.parametrize("n_rows", [0, 1])
-def test_a_worker_without_spans_has_an_array_of_shape_0_2(n_rows):
-    table = pd.DataFrame({"worker": ["0"], "start_s": [0.0], "stop_s": [1.0]})[:n_rows]
-    assert Spans(table, ["worker"]).within(("7",), 0.0, 1.0).shape == (0, 2)
 
 
 def test_worker_times_do_not_go_through_the_messages_of_a_ping_pong(recorded):

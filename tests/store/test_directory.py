@@ -1,7 +1,5 @@
 """A run on disk: complete up to its end or its crash, and never overwritten."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import json

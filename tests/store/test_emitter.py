@@ -1,7 +1,5 @@
 """Records leave a launch at once, or when their region has ended well."""
 
-from __future__ import annotations
-
 import errno
 import os
 import threading

@@ -1,7 +1,5 @@
 """Bulk records are written in parts, of which only the closed ones are read."""
 
-from __future__ import annotations
-
 import math
 import re
 

@@ -1,7 +1,5 @@
 """Records as lines of JSON: what is written is read, and a bad line spoils no other."""
 
-from __future__ import annotations
-
 import json
 
 import builders

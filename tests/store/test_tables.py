@@ -6,11 +6,9 @@ import pytest
 
 from commbench import load
 from commbench.errors import ResultsError
-from commbench.store import parts, records, tables
+from commbench.store import parts, records
 
 CASE = builders.case()
-TEXT = str(pd.Series(["a"], dtype="str").dtype)
-"""``object`` before pandas 3."""
 
 
 def transfers(numbers):
@@ -59,16 +57,6 @@ def test_a_file_of_another_program_is_read(tmp_path):
     assert table[["src", "nbytes", "start_s"]].to_numpy().tolist() == [
         [row.src, row.nbytes, row.start_s] for row in rows
     ]
-
-
-@pytest.mark.parametrize("kind", records.BULK)
-def test_empty_frames_have_the_types_of_full_ones(kind, tmp_path):
-    table = tables.frame_from_parts(tmp_path, kind)
-    assert list(table) == list(records.FIELDS[kind])
-    texts = "category" if "dst" in records.FIELDS[kind] else TEXT
-    expected = {"int": "int64", "float": "float64", "str": texts}
-    for name, type_ in records.FIELDS[kind].items():
-        assert str(table[name].dtype) == (TEXT if name == "evidence" else expected[type_])
 
 
 # Arrow would read fewer rows without a word.

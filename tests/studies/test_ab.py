@@ -1,7 +1,5 @@
 """``commbench ab``: two environments are measured in turns, and compared block by block."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

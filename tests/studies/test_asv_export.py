@@ -1,7 +1,5 @@
 """asv reads the exported medians, each at the commit that was measured."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

@@ -1,7 +1,5 @@
 """``make asv`` records this commit on a machine that asv knows."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import math

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import json
 import random
 from collections import Counter
@@ -62,7 +60,7 @@ def ends(path):
 def test_a_run_ends_at_the_first_look_at_which_all_is_decided(run):
     result, path = run("--budget", 2000, noise=0.001)
     assert result.exit_code == 0, result.output
-    report = json.loads(processes.invoke("report", path, "--format", "json").stdout)["run"]
+    report = processes.report(path)["run"]
     assert report["ended_by"] == "decided"
     assert report["stopping"] == {
         "budget_s": 2000.0,

@@ -1,7 +1,5 @@
 """``commbench ab`` makes an environment for each commit that it compares."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

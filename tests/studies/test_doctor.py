@@ -2,6 +2,7 @@ import copy
 import io
 import re
 
+import processes
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -209,14 +210,7 @@ class TestUcxInfo:
         """Return a function that writes an ucx_info, and returns its path."""
         (tmp_path / "bin").mkdir()
         monkeypatch.setattr(installed, "ucx_tools", lambda: tmp_path / "bin")
-
-        def write(script):
-            path = tmp_path / "bin/ucx_info"
-            path.write_text(f"#!/bin/sh\n{script}\n")
-            path.chmod(0o755)
-            return path
-
-        return write
+        return lambda script: processes.program(tmp_path / "bin/ucx_info", script)
 
     def test_transports_have_devices_bandwidths_and_latencies(self):
         tcp, infiniband, old, odd = doctor.parse_ucx_info(UCX_INFO)

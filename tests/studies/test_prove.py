@@ -1,7 +1,5 @@
 """What is measured to prove a remedy, and what is said of the result."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import math
@@ -27,10 +25,7 @@ MPI, FAKE = (builders.case(name, params={"partitions": 2}) for name in ("mpi", "
 
 def finding(case, effect=0.5, **trial):
     trials = (trial,) if trial else ()
-    return Finding(
-        statement="it is slow", evidence="", remedy="change it", doubt="",
-        effect=Effect(share=effect), trials=trials, rule="luck", case_id=case.id,
-    )  # fmt: skip
+    return builders.finding(case, effect=Effect(share=effect), trials=trials, rule="luck")
 
 
 def with_findings(cases, *found):
@@ -110,7 +105,7 @@ def test_the_settings_are_printed_as_lines_of_code():
 
 
 @pytest.fixture
-def fake_run(tmp_path, only_rule):
+def fake_run(tmp_path, installed):
     """Return a run over fake, about which a rule says that it takes twice as long as it has to."""
 
     def find(case):
@@ -122,10 +117,8 @@ def fake_run(tmp_path, only_rule):
             )  # fmt: skip
 
     rule = Rule(title="slow samples", limit="1 s", find=find, needs_profile=False)
-    only_rule("slow-samples", rule)
-    done = processes.invoke("run", "merge", "--backends", "fake", "--output", tmp_path, figures=())
-    assert done.exit_code == 0, done.output
-    return done.stdout.splitlines()[-1]
+    installed("rule", {"slow-samples": rule}, alone=True)
+    return processes.measured("merge", "--backends", "fake", "--output", tmp_path).path
 
 
 def test_a_remedy_that_helps_is_proved_and_confirmed(fake_run, tmp_path):
@@ -143,7 +136,7 @@ def test_a_remedy_that_helps_is_proved_and_confirmed(fake_run, tmp_path):
     assert [len(commbench.load(run).ends) for run in runs] == [18, 12]
 
 
-def test_remedies_that_do_not_help_are_not_proved(fake_run, tmp_path, only_rule):
+def test_remedies_that_do_not_help_are_not_proved(fake_run, tmp_path, installed):
     rules = findings.rules()
     rule = rules["slow-samples"]
     worse = dataclasses.replace(
@@ -152,7 +145,7 @@ def test_remedies_that_do_not_help_are_not_proved(fake_run, tmp_path, only_rule)
             dataclasses.replace(each, trials=({"FAKE_SECONDS": "1.5"},)) for each in rule.find(case)
         ),
     )
-    only_rule("slow-samples", worse)
+    installed("rule", {"slow-samples": worse}, alone=True)
     out = ("--launches", 6, "--output", tmp_path / "proofs")
     done = processes.invoke("prove", fake_run, *out, figures=())
     assert done.exit_code == 0, done.output

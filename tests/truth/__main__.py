@@ -3,8 +3,6 @@
 ``results/truth/outcomes.jsonl`` has every outcome with commit and machine.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import sys

@@ -5,8 +5,6 @@ whether the answer was right, whether something else was named falsely, and for 
 or absolute error.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import os
@@ -287,12 +285,11 @@ def slow_parts(seed: int, folder: Path) -> Iterator[Outcome]:
     links, one_way, cause = layouts[kind]
     layout = namespaces.mesh(4, dict.fromkeys(links, rate_Bps), one_way=one_way)
     with namespaces.laid_out(layout) as there, namespaces.launches_on_host_0(folder, there):
-        done = processes.invoke(
-            "run", "all-to-all", "--launcher", "namespaces", "--workers", 4, "--launches", 3,
+        result = processes.measured(
+            "all-to-all", "--launcher", "namespaces", "--workers", 4, "--launches", 3,
             "--iterations", 3, "--sizes", "64KiB,8MB", "--seed", seed, "--output",
-            folder / "results", figures=(),
+            folder / "results",
         )  # fmt: skip
-    result = commbench.load(Path(done.stdout.splitlines()[-1]))
     table = result.slow_pairs[result.slow_pairs["channel"] == "alone"]
     causes = set(table["cause"])
     yield Outcome(

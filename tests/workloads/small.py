@@ -1,7 +1,5 @@
 """Small workloads on the CPU, and their results."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from distributed import wait

@@ -152,7 +152,7 @@ def test_a_task_refuses_what_is_not_its_input(pattern):
           for each in (Broadcast, Scatter, Gather, Straggler)),
         *((each, {"n_workers": 1}, "one worker has no other") for each in (Broadcast, Straggler)),
         (Gather, {"arrays": 0}, "arrays is 0; it must be at least 1"),
-        (TinyTasks, {"tasks": -1}, "tasks is -1; it must be at least 1, or 0"),
+        (TinyTasks, {"tasks": -1}, "tasks is -1; it must be at least 0"),
         (ControlPlane, {"count": 0}, "count is 0"),
         (Straggler, {"block_s": 1.5}, r"block_s is 1.5; .* below period_s \(1.5\)"),
         (Spill, {"memory_limit_bytes": 0}, "add for example --memory-limit 500MB"),

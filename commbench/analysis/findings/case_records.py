@@ -17,7 +17,6 @@ from commbench.errors import CommbenchError
 from commbench.machine import cores
 from commbench.model import Case, Effect
 from commbench.stats import grouping
-from commbench.stats.selection import measured
 from commbench.stats.summary import launches_interval
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class CaseRecords:
     def better(self) -> str:
         """The backend with the settings that its documentation recommends, or "" if it has them."""
         best = self.backend.best if self.backend else ""
-        return best if best != self.case.backend else ""
+        return best if best != (self.case.original or self.case.backend) else ""
 
     @cached_property
     def profiles(self) -> pd.DataFrame:
@@ -75,7 +74,7 @@ class CaseRecords:
     @cached_property
     def wall_s(self) -> pd.Series[float]:
         """The wall time of each iteration."""
-        samples = self.rows(measured(self.run))
+        samples = self.rows(self.run.measured)
         return samples[samples["layer"] == "workload"].set_index(_WINDOW)["seconds"]
 
     def rows(self, table: pd.DataFrame) -> pd.DataFrame:

@@ -29,7 +29,7 @@ from commbench.backends.base import Backend
 from commbench.errors import LaunchError, VerificationError
 from commbench.harness import wire
 from commbench.harness.measure import conditions, plugins, records, traffic
-from commbench.harness.measure.conditions import measure_idle
+from commbench.harness.measure.conditions import N_IDLE_LAUNCHES, measure_idle
 from commbench.harness.measure.layers import Pace
 from commbench.launchers.base import RunningCluster
 from commbench.launchers.local import LocalLauncher
@@ -70,15 +70,14 @@ def measure_worker(
     VerificationError
         If fetched data are wrong.
     """
-    spec = replace(launch.case.cluster, n_workers=2, threads_per_worker=1)
-    if workload.layers != ("worker",):
-        # UCX and MPI, which other layers have started in this process, don't survive a fork.
-        spec = replace(spec, launcher_options={**spec.launcher_options, "start": "spawn"})
+    # UCX and MPI, which other layers have started in this process, don't survive a fork.
+    options = {} if workload.layers == ("worker",) else {"start": "spawn"}
+    spec = replace(launch.case.cluster, n_workers=2, threads_per_worker=1, launcher_options=options)
     with LocalLauncher().start(spec, backend.protocol, scratch) as cluster:
         conditions.validate_gpus(launch, cluster, emit)
         client, case = cluster.client, launch.case
         address = {name: address for address, name in cluster.names.items()}
-        if workload.layers == ("worker",):
+        if workload.layers == ("worker",) and launch.index < N_IDLE_LAUNCHES:
             emit(measure_idle(launch, cluster.cpu_seconds, cluster.n_processes))
         pids = tuple(client.run(os.getpid).values())
         for size in workload.sizes:
@@ -176,7 +175,8 @@ def measure_fetches(
         ]
         if workload.in_rounds:
             members = _one_per_host(launch, cluster, members)
-        emit(measure_idle(launch, cluster.cpu_seconds, cluster.n_processes))
+        if launch.index < N_IDLE_LAUNCHES:
+            emit(measure_idle(launch, cluster.cpu_seconds, cluster.n_processes))
         blocks = [
             client.submit(
                 workload.block, member.number, size, key=key(member.number, size),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from weakref import WeakKeyDictionary
+from typing import Any
 
 from matplotlib.figure import Figure
 
@@ -59,14 +59,14 @@ def figure(run: Run, name: str) -> Figure | None:
     return plot
 
 
-_drawn: WeakKeyDictionary[Run, list[Drawing]] = WeakKeyDictionary()
-
-
 def drawn(run: Run) -> list[Drawing]:
     """Return the run's figures by all installed plots; they are drawn once and cached."""
-    if run not in _drawn:
-        _drawn[run] = list(filter(None, (_draw(run, name) for name in registry.names("plot"))))
-    return _drawn[run]
+    # In its dictionary, which is cleared when the files of the run are read again.
+    cache: dict[str, Any] = vars(run)
+    if "drawn" not in cache:
+        cache["drawn"] = list(filter(None, (_draw(run, name) for name in registry.names("plot"))))
+    drawings: list[Drawing] = cache["drawn"]
+    return drawings
 
 
 def drawn_narrow(run: Run, name: str) -> Drawing | None:

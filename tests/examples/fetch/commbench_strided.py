@@ -3,9 +3,9 @@
 Payload: the bytes of the elements. Compare it with all-to-all, whose blocks are contiguous.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from commbench import FetchWorkload, UsageError, VerificationError, array_library
+from commbench import FetchWorkload, UsageError, VerificationError, array_library, option
 
 
 class Strided(FetchWorkload):
@@ -14,9 +14,7 @@ class Strided(FetchWorkload):
 
     @dataclass(frozen=True, kw_only=True)
     class Params:
-        sizes: tuple[int, ...] = field(
-            default=(1 << 20, 16 << 20), metadata={"help": "of what is sent", "unit": "bytes"}
-        )
+        sizes: tuple[int, ...] = option((1 << 20, 16 << 20), "of what is sent", unit="bytes")
 
     def __init__(self, params, context):
         super().__init__(params, context)

@@ -3,9 +3,9 @@
 Payload: the object's length. Compare it with pingpong's layer comm, where an array is sent.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from commbench import PairWorkload, VerificationError
+from commbench import PairWorkload, VerificationError, option
 
 STAMP_BYTES = 8
 
@@ -16,9 +16,7 @@ class Bytes(PairWorkload):
 
     @dataclass(frozen=True, kw_only=True)
     class Params:
-        sizes: tuple[int, ...] = field(
-            default=(1, 1024, 1 << 20), metadata={"help": "of the messages", "unit": "bytes"}
-        )
+        sizes: tuple[int, ...] = option((1, 1024, 1 << 20), "of the messages", unit="bytes")
 
     layers = ("comm",)  # where `exchange` is timed; pingpong has the others
     mode = "latency"  # each message waits for the reply to the one before

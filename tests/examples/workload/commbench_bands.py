@@ -5,7 +5,7 @@ the wire.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal
 
@@ -21,17 +21,17 @@ class Bands(commbench.ClusterWorkload):
 
     @dataclass(frozen=True, kw_only=True)
     class Params:  # each field is an option of `commbench run bands`
-        size: int = field(default=4000, metadata={"help": "x has size x size numbers of 8 bytes"})
-        bands: int = field(default=8, metadata={"help": "into how many bands x is cut"})
-        method: Literal["tasks", "p2p"] = field(
-            default="tasks", metadata={"help": "how blocks move: tasks, or p2p (peer to peer)"}
+        size: int = commbench.option(4000, "x has size x size numbers of 8 bytes", least=1)
+        bands: int = commbench.option(8, "into how many bands x is cut", least=1)
+        method: Literal["tasks", "p2p"] = commbench.option(
+            "tasks", "how blocks move: tasks, or p2p (peer to peer)"
         )
 
     def __init__(self, params, context):
         super().__init__(params, context)
-        if not 1 <= params.bands <= params.size:
+        if params.bands > params.size:
             raise commbench.UsageError(
-                f"bands is {params.bands}; it must be from 1 to size ({params.size})"
+                f"bands is {params.bands}; it must be at most size ({params.size})"
             )
 
     @property

@@ -1,7 +1,5 @@
 """Arrays in GPU memory, made up by the fakes, over a connection of ``mpi://`` with itself."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """Measurements in the test's process: of a shared cluster, and of ping-pongs over tcp."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Ping-pongs of which the second pair misbehaves; its process imports little else."""
 
-from __future__ import annotations
-
 import os
 import time
 

@@ -6,6 +6,7 @@ import subprocess
 
 import processes
 import pytest
+from processes import program
 
 from commbench.errors import LaunchError, SuiteError, UsageError
 from commbench.harness import cases
@@ -15,20 +16,12 @@ from commbench.model import ClusterSpec
 VARIABLES = {"UCX_TLS": "tcp,self", "LABEL": "it's; $HOME"}
 
 
-def stand_in(folder, name, body):
-    """Return a program that is run instead of ssh or srun."""
-    path = folder / name
-    path.write_text(f"#!/bin/sh\n{body}\n")
-    path.chmod(0o755)
-    return str(path)
-
-
 @pytest.mark.parametrize("name", ["ssh", "srun"])
 def test_variables_reach_the_other_host_as_they_are(tmp_path, name):
     # Like ssh, it hands a shell one text; like srun, it runs the words.
     run = 'shift; exec sh -c "$*"' if name == "ssh" else 'shift; exec "$@"'
-    program = stand_in(tmp_path, name, run)
-    command = peer._command_on([program, "node2"], ["this"], VARIABLES)
+    start = str(program(tmp_path / name, run))
+    command = peer._command_on([start, "node2"], ["this"], VARIABLES)
     assert (len(command) == 3) == (name == "ssh")
     printed = [*command[:2], *command[2:]]
     shown = "import json, os; print(json.dumps(dict(os.environ)))"
@@ -58,8 +51,8 @@ SSH = 'echo "a message of the day"; shift; SSH_CONNECTION="1 2 0.0.0.0 22" exec 
 
 
 def test_a_peer_on_a_host_serves_there_and_ends_with_its_input(tmp_path, elsewhere):
-    program = stand_in(tmp_path, "ssh", SSH)
-    with peer.started("tcp", "comm", tmp_path / "log", {}, f"{program} node2") as other:
+    ssh = program(tmp_path / "ssh", SSH)
+    with peer.started("tcp", "comm", tmp_path / "log", {}, f"{ssh} node2") as other:
         assert other.location["pid"] == other.child.pid
         before_s = other.cpu_seconds()
         assert 0 < before_s <= other.cpu_seconds()
@@ -68,8 +61,8 @@ def test_a_peer_on_a_host_serves_there_and_ends_with_its_input(tmp_path, elsewhe
 
 
 def test_a_peer_that_has_ended_has_no_cpu_seconds(tmp_path, elsewhere):
-    program = stand_in(tmp_path, "ssh", SSH)
-    with peer.started("tcp", "comm", tmp_path / "log", {}, f"{program} node2") as other:
+    ssh = program(tmp_path / "ssh", SSH)
+    with peer.started("tcp", "comm", tmp_path / "log", {}, f"{ssh} node2") as other:
         other.child.kill()
         other.child.wait()
         with pytest.raises(LaunchError, match=r"the peer on .*ssh node2 ended"):
@@ -77,10 +70,10 @@ def test_a_peer_that_has_ended_has_no_cpu_seconds(tmp_path, elsewhere):
 
 
 def test_a_peer_elsewhere_that_is_here_is_refused(tmp_path):
-    program = stand_in(tmp_path, "ssh", SSH)
+    ssh = program(tmp_path / "ssh", SSH)
     with (
         pytest.raises(LaunchError, match=r"ssh node2 runs on this host, .* srun needs -N1 -n1"),
-        peer.started("tcp", "comm", tmp_path / "log", {}, f"{program} node2"),
+        peer.started("tcp", "comm", tmp_path / "log", {}, f"{ssh} node2"),
     ):
         pass
 
@@ -121,8 +114,8 @@ def test_other_versions_are_refused():
 def test_a_peer_that_does_not_start_is_explained(tmp_path, monkeypatch, host, message):
     monkeypatch.setattr(peer, "_START_SECONDS", 0.2)
     programs = {
-        "refusing": stand_in(tmp_path, "refusing", "echo no route to host >&2; exit 255"),
-        "silent": stand_in(tmp_path, "silent", "exec cat"),
+        "refusing": program(tmp_path / "refusing", "echo no route to host >&2; exit 255"),
+        "silent": program(tmp_path / "silent", "exec cat"),
     }
     with (
         pytest.raises(LaunchError, match=f"(?s){message}"),

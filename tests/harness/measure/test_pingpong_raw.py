@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import processes
 import pytest
 from launching import make_launch, ping_pong, select
 
@@ -87,9 +88,7 @@ def test_the_last_line_of_the_output_is_the_result():
 
 
 def test_a_tool_that_ends_before_it_listens_fails_the_launch_at_once(monkeypatch, tmp_path):
-    program = tmp_path / "ucx_perftest"
-    program.write_text("#!/bin/sh\necho no such device\nexit 1\n")
-    program.chmod(0o755)
+    program = processes.program(tmp_path / "ucx_perftest", "echo no such device; exit 1")
     monkeypatch.setattr(ucx_endpoints, "_program", lambda: str(program))
     monkeypatch.setattr(ucx_endpoints, "_environ", dict)
     workload = PingPong(PingPong.Params(sizes=(1,)), Context(n_workers=2, device="cpu", seed=0))
@@ -162,12 +161,11 @@ def pinned(monkeypatch, tmp_path):
     first, *others = sorted(os.sched_getaffinity(0))
     if not others:
         pytest.skip("one core only")
-    program = tmp_path / "pinned"
-    program.write_text(
-        f'#!/bin/sh\ncase "$1" in -p) core={first} ;; *) core={others[0]} ;; esac\n'
-        f'exec taskset -c $core {ucx_endpoints._program()} "$@"\n'
+    program = processes.program(
+        tmp_path / "pinned",
+        f'case "$1" in -p) core={first} ;; *) core={others[0]} ;; esac\n'
+        f'exec taskset -c $core {ucx_endpoints._program()} "$@"',
     )
-    program.chmod(0o755)
     monkeypatch.setattr(ucx_endpoints, "_program", lambda: str(program))
     for name, value in backends.parse("ucx:shm").environment("cpu", tmp_path).items():
         monkeypatch.setenv(name, value)

@@ -1,7 +1,5 @@
 import functools
 import re
-import subprocess
-import sys
 
 import pytest
 from drawing import EMPTY, caption, check_axes, misplaced, pingpong, texts, together, workload
@@ -165,13 +163,3 @@ def test_a_figure_is_drawn_by_its_name():
     assert commbench.figure(run, "message-size") is None
     with pytest.raises(UnknownNameError, match="workload-time"):
         commbench.figure(EMPTY, "workload_time")
-
-
-def test_pyplot_is_not_imported():
-    program = """if True:
-        import importlib, sys
-        for name in ("iteration_figures", "message_figures", "pair_figure", "task_stream"):
-            importlib.import_module(f"commbench.reports.figures.{name}")
-        assert "matplotlib.pyplot" not in sys.modules
-    """
-    subprocess.run([sys.executable, "-c", program], check=True)

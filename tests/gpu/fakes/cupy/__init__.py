@@ -4,8 +4,6 @@ Its arrays are NumPy's that say where they lie by ``__cuda_array_interface__``. 
 between "host" and "GPU", and how often the GPU is waited for, is counted in ``COUNTS``.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections import Counter

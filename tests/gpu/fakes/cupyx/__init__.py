@@ -1,7 +1,5 @@
 """Pinned host memory that is none."""
 
-from __future__ import annotations
-
 import cupy
 import numpy
 

@@ -1,3 +1,1 @@
 """What commbench takes of dask-cuda."""
-
-from __future__ import annotations

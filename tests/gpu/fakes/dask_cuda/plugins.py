@@ -1,7 +1,5 @@
 """The set-up of RMM, with the parameters that dask-cuda 26.10 has."""
 
-from __future__ import annotations
-
 import cupy
 import rmm
 

@@ -1,7 +1,5 @@
 """A view of "GPU" memory."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import cupy

@@ -1,7 +1,5 @@
 """An RMM whose GPU memory is host memory."""
 
-from __future__ import annotations
-
 import ctypes
 from types import SimpleNamespace
 
