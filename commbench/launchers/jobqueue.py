@@ -44,6 +44,7 @@ class JobLauncher(Launcher):
     """Base class of the launchers for job queues."""
 
     supports = frozenset({"launcher_options"})
+    requires = ("dask_jobqueue", "jobqueue")
     job_class: ClassVar[str]
     """The class of dask-jobqueue, as ``module:class``."""
     status_command: ClassVar[str]

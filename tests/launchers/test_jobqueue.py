@@ -15,7 +15,7 @@ import pytest
 from commbench.errors import LaunchError, UnavailableError, UsageError
 from commbench.harness import runner
 from commbench.harness.cases import cases_for
-from commbench.launchers import jobqueue, members
+from commbench.launchers import members
 from commbench.machine import process
 from commbench.model import ClusterSpec, Launch, Sample, registry
 
