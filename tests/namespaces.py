@@ -135,6 +135,13 @@ def name(pid: int, number: int) -> str:
 
 
 @contextlib.contextmanager
+def hosts(number: int, rates_Bps: Mapping[tuple[int, int], float]) -> Iterator[Hosts]:  # noqa: N803
+    """Give the hosts of a `mesh`; else skip the test."""
+    with laid_out(mesh(number, rates_Bps)) as there:
+        yield there
+
+
+@contextlib.contextmanager
 def laid_out(layout: Layout) -> Iterator[Hosts]:
     """Give the hosts of `layout`; else skip the test.
 
@@ -216,9 +223,9 @@ def launches_on_host_0(folder: Path, there: Hosts) -> Iterator[None]:
         folder / "plugged", "namespace_launcher", LAUNCHER,
         launchers={"namespaces": "NamespaceLauncher"},
     )  # fmt: skip
-    python = processes.program(
-        folder / "python", f'exec ip netns exec {there.names[0]} {sys.executable} "$@"'
-    )
+    python = folder / "python"
+    python.write_text(f'#!/bin/sh\nexec ip netns exec {there.names[0]} {sys.executable} "$@"\n')
+    python.chmod(0o755)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(plugged)
         patch.setenv("PYTHONPATH", str(plugged), prepend=os.pathsep)

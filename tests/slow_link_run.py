@@ -19,8 +19,7 @@ RATES_BPS = {(1, 3): 60e6}
 def main() -> None:
     """Run the suite on host 0 and end with its exit status."""
     root = Path(__file__).resolve().parents[1]
-    layout = namespaces.mesh(4, RATES_BPS)
-    with namespaces.laid_out(layout) as there, tempfile.TemporaryDirectory() as scratch:
+    with namespaces.hosts(4, RATES_BPS) as there, tempfile.TemporaryDirectory() as scratch:
         plugged = processes.plug_in(
             Path(scratch), "namespace_launcher", namespaces.LAUNCHER,
             launchers={"namespaces": "NamespaceLauncher"},

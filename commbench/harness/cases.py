@@ -336,6 +336,8 @@ def shift(launches: Iterable[Launch], used: Mapping[str, int]) -> list[Launch]:
 def unmet(case: Case) -> Unavailability | None:
     """Return the first unmet requirement of `case` or its backend, or None."""
     backend, workload = parse(case.backend), make_workload(case)
+    if lacking := registry.load("launcher", case.cluster.launcher)().unavailable():
+        return Unavailability(lacking.reason, lacking.remedy, lacking.what)
     if problem := backend.unavailable(case.cluster.device):
         return problem
     if case.cluster.device == "gpu" and (problem := _unmet_by_gpu(case, workload)):

@@ -26,9 +26,9 @@ class WireMeter(WorkerPlugin):  # type: ignore[misc]
     """A worker plugin that counts the bytes and messages written to each other worker.
 
     The count is that of the process, which must have one worker. The peer's name is empty for the
-    scheduler and clients, and for connections that were open before the plugin was registered and
-    that ``introduce`` has not named. ``connect_seconds`` is the time in which a connection was
-    being made.
+    scheduler and clients. It is also empty for a connection that was open before the plugin was
+    registered, until ``introduce`` names it; those in use at that moment stay without.
+    ``connect_seconds`` is the time in which a connection was being made.
     """
 
     name = "commbench-wire-meter"
@@ -83,14 +83,20 @@ class WireMeter(WorkerPlugin):  # type: ignore[misc]
         """Exchange names over the idle connections of `pool` with workers at `addresses`."""
 
         async def exchange(address: str) -> None:
+            if all(comm.closed() for comm in pool.available[address]):
+                # It is in use meanwhile, or gone.
+                return
             comm = await pool.connect(address)
             try:
-                if _NAME_KEY not in comm.remote_info:
-                    self._wrap_write(type(comm))
-                    name = await core.send_recv(comm, op=_INTRODUCE, name=self._worker_name)
-                    # A worker without this plugin answers None.
-                    if name is not None:
-                        comm.remote_info[_NAME_KEY] = name
+                self._wrap_write(type(comm))
+                # Also if this end knows its peer, which may not know this end.
+                name = await core.send_recv(comm, op=_INTRODUCE, name=self._worker_name)
+                # A worker without this plugin answers None.
+                if name is not None:
+                    comm.remote_info[_NAME_KEY] = name
+            except OSError:
+                # The peer has left, and `comm` is closed.
+                return
             finally:
                 pool.reuse(address, comm)
 
@@ -100,8 +106,7 @@ class WireMeter(WorkerPlugin):  # type: ignore[misc]
             if address in addresses
             for _ in range(len(comms))
         ]
-        # A peer may leave meanwhile.
-        await asyncio.gather(*exchanges, return_exceptions=True)
+        await asyncio.gather(*exchanges)
 
     async def _on_introduction(self, comm: Any, name: str) -> str:
         self._wrap_write(type(comm))

@@ -152,6 +152,14 @@ class Launcher(ABC):
         del spec
         return True
 
+    def unavailable(self) -> UnavailableError | None:
+        """Return the error that says what this machine lacks to use the launcher, or None."""
+        package, extra = self.requires
+        if not package or importlib.util.find_spec(package) is not None:
+            return None
+        reason = f"the package {package.replace('_', '-')} is not installed"
+        return UnavailableError(f"the launcher {self.name}", reason, install_command(extra))
+
     def validate(self, spec: ClusterSpec, backend: Backend) -> None:
         """Raise an error if this launcher can't start `spec` with `backend`.
 
@@ -172,13 +180,8 @@ class Launcher(ABC):
                     f"the launcher {self.name} takes no {spec.settings()[field].option}; add "
                     f"--launcher {' or '.join(_supporters(field))}"
                 )
-        package, extra = self.requires
-        if package and importlib.util.find_spec(package) is None:
-            raise UnavailableError(
-                f"the launcher {self.name}",
-                f"the package {package.replace('_', '-')} is not installed",
-                install_command(extra),
-            )
+        if problem := self.unavailable():
+            raise problem
         for key in spec.launcher_options:
             if self.options is not None and key not in self.options:
                 known = ", ".join(self.options)

@@ -85,9 +85,15 @@ class MpirunLauncher(Launcher):
     def remote(cls, spec: ClusterSpec) -> bool:  # noqa: D102
         return bool(spec.hosts)
 
+    def unavailable(self) -> UnavailableError | None:  # noqa: D102
+        try:
+            _mpiexec()
+        except UnavailableError as error:
+            return super().unavailable() or error
+        return super().unavailable()
+
     def validate(self, spec: ClusterSpec, backend: Backend) -> None:  # noqa: D102
         super().validate(spec, backend)
-        _mpiexec()
         if not backend.in_mpi_ranks:
             raise UsageError(
                 f"{backend.name} can't run under mpirun: MPI loads libraries into every rank "

@@ -27,18 +27,36 @@ class Context:
     """That of each worker; 0 if it has none, or a share of its host's memory."""
 
 
-def option(default: Any, help: str, **metadata: Any) -> Any:  # noqa: A002
+def option(
+    default: Any,
+    help: str,  # noqa: A002
+    *,
+    unit: str = "",
+    least: float | None = None,
+    added: str = "",
+) -> Any:
     """Return the field of a ``Params`` that becomes an option.
 
     Parameters
     ----------
     help
         What ``--help`` says.
-    **metadata
-        ``unit``, which is ``"bytes"``, ``"seconds"`` or ``"share"``; ``least``, the least value;
-        ``added``, the version that has added it, so that cases with its default keep their id.
+    unit
+        ``"bytes"``, ``"seconds"`` or ``"share"``, for values such as 1MiB, 20ms or 5%.
+    least
+        The least value, of a tuple that of each item.
+    added
+        The version that has added it, so that cases with its default keep their id.
     """
-    return field(default=default, metadata={"help": help, **metadata})
+    metadata = {"help": help, "unit": unit, "least": least, "added": added}
+    return field(
+        default=default, metadata={k: v for k, v in metadata.items() if v not in ("", None)}
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoParams:
+    """The parameters of a workload that has none."""
 
 
 class Workload(ABC):
@@ -70,8 +88,8 @@ class Workload(ABC):
     """The parameters of a small problem, for ``--quick``."""
     gpu_packages: ClassVar[tuple[str, ...]] = ()
     """The packages besides CuPy that are imported for data in GPU memory."""
-    Params: ClassVar[type[Any]]
-    """A frozen dataclass, whose fields are `option`."""
+    Params: ClassVar[type[Any]] = NoParams
+    """A frozen dataclass; `option` makes its fields."""
     task_placement: ClassVar[str] = "pinned"
     """The default of the option of this name."""
     scales: ClassVar[bool] = True
@@ -83,7 +101,8 @@ class Workload(ABC):
         self.params = params
         self.context = context
         for each in fields(params):
-            value, least = getattr(params, each.name), each.metadata.get("least")
+            given, least = getattr(params, each.name), each.metadata.get("least")
+            value = min(given, default=least) if isinstance(given, tuple) else given
             if least is not None and value < least:
                 unit = " B" * (each.metadata.get("unit") == "bytes")
                 raise UsageError(
@@ -129,7 +148,10 @@ class ClusterWorkload(Workload):
         return self.payload_bytes / self.bytes_per_second
 
     def prepare(self, client: Any) -> None:
-        """Create the seeded input, by default none, and wait until it is in workers' memory."""
+        """Create the seeded input on the workers and wait until it is in memory there.
+
+        By default there is none.
+        """
 
     @abstractmethod
     def build(self) -> Any:

@@ -87,8 +87,8 @@ class ControlPlane(ClusterWorkload):
         if result != expected:
             n_right = sum(one == other for one, other in zip(expected, result, strict=False))
             raise VerificationError(
-                f"control-plane: {n_right} of {len(expected)} operations brought back "
-                f"{n_answers} times the number that was sent, {len(expected) - n_right} did not"
+                f"control-plane: of {len(expected)} operations {len(result)} had an answer, and "
+                f"{n_right} brought back the number that was sent, from each of {n_answers}"
             )
 
 

@@ -88,8 +88,8 @@ class TinyTasks(ClusterWorkload):
         wrong = [number for number, value in enumerate(result) if value != number + 1]
         if wrong or len(result) != self._n_tasks:
             raise VerificationError(
-                f"tiny-tasks: {len(wrong)} of {len(result)} results are wrong {wrong[:5]}; there "
-                f"should be {self._n_tasks}"
+                f"tiny-tasks: {len(wrong)} of {len(result)} results are wrong (of tasks "
+                f"{wrong[:5]}), and {self._n_tasks} were to come"
             )
 
 

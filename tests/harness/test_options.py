@@ -1,15 +1,17 @@
 """A workload's parameters are options of the command line, read as strictly as a suite is."""
 
+import contextlib
 import dataclasses
 import importlib.util
 import re
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 from click.testing import CliRunner
 
+from commbench.errors import UsageError
 from commbench.harness import options
 from commbench.machine import environment
 from commbench.model import Stopping, registry
@@ -108,6 +110,17 @@ def test_help_has_the_defaults(read):
     for default in ("7", "0.5", "False", "p2p", "1B,2B", "0.1s", "0,1,2,3,…,49"):
         assert f"[default: {default}]" in text
     assert re.search(r"--iterations COUNT Timed calls per launch. \[default: 11\]", text)
+
+
+@pytest.mark.parametrize(("value", "wrong"), [((2, 1), 1), ((), None), (0, 0), (3, None)])
+def test_the_least_value_holds_for_a_number_and_for_each_of_several(value, wrong):
+    kind = dataclasses.make_dataclass("Kind", [("size", Any, option(2, "", unit="bytes", least=2))])
+    named = type("Named", (Workload,), {"name": "named"})
+    with (
+        contextlib.nullcontext() if wrong is None else
+        pytest.raises(UsageError, match=f"named: size is {wrong} B; it must be at least 2 B")
+    ):  # fmt: skip
+        named(kind(size=value), None)
 
 
 def test_help_has_the_options_in_groups(read):

@@ -192,19 +192,37 @@ def idle(dask_worker):
     return {address: set(map(id, comms)) for address, comms in dask_worker.rpc.available.items()}
 
 
+def set_up(dask_worker):
+    dask_worker.plugins[wire.WireMeter.name] = meter = wire.WireMeter()
+    meter.setup(dask_worker)
+
+
+def tear_down(dask_worker):
+    dask_worker.plugins.pop(wire.WireMeter.name).teardown(dask_worker)
+
+
+def test_a_connection_that_one_end_has_named_is_named_by_the_other(cluster, disconnect):
+    client, (one, two) = cluster.client, (cluster.addresses[name] for name in "01")
+    disconnect()
+    client.run(set_up, workers=[one])
+    # Worker 1 has no meter yet: its handshake has no name, and that of worker 0 has one.
+    move(cluster, b"x" * MB, "0", "1")
+    client.run(set_up, workers=[two])
+    try:
+        client.run(wire.introduce, [one, two])
+        counted(cluster)
+        move(cluster, b"z" * 2 * MB, "0", "1")
+        assert 2 * MB <= counted(cluster)["0", "1"][0] <= 2.1 * MB
+    finally:
+        client.run(tear_down)
+
+
 @pytest.mark.parametrize("both", [True, False])
 def test_open_connections_are_counted_once_both_ends_are_introduced(both, cluster, disconnect):
     client, workers = cluster.client, cluster.addresses
     disconnect()
     move(cluster, b"x" * MB, "0", "1")
     move(cluster, b"y" * MB, "1", "0")
-
-    def set_up(dask_worker):
-        dask_worker.plugins[wire.WireMeter.name] = meter = wire.WireMeter()
-        meter.setup(dask_worker)
-
-    def tear_down(dask_worker):
-        dask_worker.plugins.pop(wire.WireMeter.name).teardown(dask_worker)
 
     metered = [workers[name] for name in ("01" if both else "0")]
     before = client.run(idle)

@@ -4,11 +4,14 @@ from collections import deque
 from typing import ClassVar
 
 import dask
+import processes
 import pytest
-from launching import select
+from distributed import wait
+from launching import make_launch, select
 
 from commbench.errors import LaunchError, VerificationError
 from commbench.harness.measure import cluster as measuring
+from commbench.harness.measure.conditions import measure_idle
 from commbench.model import (
     Case,
     IdleCost,
@@ -59,7 +62,7 @@ class Base(ClusterWorkload):
     payload_bytes = N_ARRAYS * MB
 
     def __init__(self, addresses):
-        super().__init__(None, Context(n_workers=2, device="cpu", seed=0))
+        super().__init__(self.Params(), Context(n_workers=2, device="cpu", seed=0))
         self.addresses = addresses
         self.n_built = 0
 
@@ -280,3 +283,23 @@ def test_a_result_that_cant_be_released_ends_the_launch(measure, monkeypatch):
     monkeypatch.setattr(measuring, "_FORGET_SECONDS", 0.3)
     with pytest.raises(LaunchError, match="would not compute"):
         measure(Kept, warmups=0)
+
+
+def test_the_idle_cost_includes_what_a_busy_process_uses(cluster, measured):
+    launch = make_launch(Case(workload="test", backend="tcp"))
+    client, address = cluster.client, cluster.addresses["0"]
+    members = cluster.cpu_seconds, cluster.n_processes
+
+    def used():
+        return client.run(time.process_time, workers=[address])[address]
+
+    quiet = measure_idle(launch, *members, 0.3)
+    before = used()
+    busy = client.submit(spin, 1.0, 1, workers=[address], pure=False)
+    processes.until(lambda: used() > before + 0.1, "the task")
+    began = used()
+    cost = measure_idle(launch, *members, 0.3)
+    spun = used() - began
+    wait(busy)
+    assert quiet.cpu_seconds < 0.5 * quiet.seconds
+    assert cost.cpu_seconds > max(spun / 2, quiet.cpu_seconds)

@@ -192,6 +192,10 @@ def test_locations_transports_and_the_idle_cost_are_recorded(exchange):
     }
 
 
+def test_the_idle_cost_is_not_measured_in_a_third_launch(measure):
+    assert not select(measure(work(sizes=(1000,)), index=2), IdleCost)
+
+
 def test_no_fetch_is_lost_where_a_message_has_those_of_one_worker_alone(measure, monkeypatch):
     monkeypatch.setattr(traffic, "CHUNK", 1)
     fetched = select(measure(work(sizes=(1000,))), TransferRecord)

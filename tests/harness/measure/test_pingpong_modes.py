@@ -107,7 +107,7 @@ def test_memcpy_is_measured_before_raw_and_the_layers_above(measure):
         ({"layers": ("worker",), "mode": "multi-pair"}, "the layer worker has no mode"),
         ({"layers": ("raw", "comm"), "mode": "multi-pair"}, "comm and coroutine only have the"),
         ({"layers": ("raw",), "mode": "loaded-latency"}, "only have the mode loaded-latency"),
-        ({"load_size": 0}, "load_size is 0; it must be at least 1"),
+        ({"load_size": 0}, "load_size is 0 B; it must be at least 1 B"),
         ({"pairs": 0, "mode": "multi-pair"}, "pairs is 0; it must be at least 1"),
         ({"window": 0, "mode": "bandwidth"}, "window is 0; it must be at least 1"),
         ({"layers": ("memcpy",)}, "unknown layer 'memcpy'"),

@@ -70,7 +70,7 @@ class One(ClusterWorkload):
     payload_bytes = 1
 
     def __init__(self, function, address):
-        super().__init__(None, Context(n_workers=2, device="cpu", seed=0))
+        super().__init__(self.Params(), Context(n_workers=2, device="cpu", seed=0))
         self.function, self.address = function, address
 
     def prepare(self, client):
