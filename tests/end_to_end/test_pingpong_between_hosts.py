@@ -60,7 +60,8 @@ def test_the_link_between_the_hosts_is_what_is_measured(hosts, monkeypatch, back
     assert samples["verified"].all()
     assert (samples["cpu_seconds"] > 0).all()
     for layer, rows in samples.query("payload_bytes == @BLOCK").groupby("layer"):
-        rate_Bps = BLOCK / rows["seconds"].median()  # noqa: N806 - the unit's spelling
+        # Other programs make many messages slower than the link, and none faster.
+        rate_Bps = BLOCK / rows["seconds"].quantile(0.1)  # noqa: N806 - the unit's spelling
         assert rate_Bps == pytest.approx(RATE_BPS * PAYLOAD_SHARE, rel=0.1), layer
     assert len({*measured.worker_places["pid"]}) == 2
 

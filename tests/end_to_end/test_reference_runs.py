@@ -70,3 +70,4 @@ def test_the_slow_link_is_named_with_its_rate_and_no_other():
     for model in stats.link_models(run):
         if model.channel == "alone" and (model.src, model.dst) in slow:
             assert model.beta_Bps == pytest.approx(rate_Bps, rel=0.15)
+            assert model.error_median <= 0.2
