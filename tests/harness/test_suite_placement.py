@@ -5,6 +5,7 @@ import trees
 from commbench.errors import UsageError
 from commbench.harness import suite
 from commbench.harness.cases import cases_for
+from commbench.machine import cores
 from commbench.machine.topology import Host, NumaNode
 from commbench.model import ClusterSpec, Placement
 
@@ -156,3 +157,11 @@ def test_too_few_cpus_for_workers_are_refused(monkeypatch):
 def test_cpus_per_worker_are_the_only_binding(choice, device):
     with pytest.raises(UsageError, match="both bind workers"):
         suite.choose_placement(choice, ClusterSpec(cpus_per_worker=1, device=device))
+
+
+def test_a_run_binds_its_workers_to_separate_cpus(tmp_path):
+    given = ("all-to-all", "--sizes", "1KiB", "--launches", 1, "--iterations", 1)
+    run = processes.measured(*given, "--cpus-per-worker", 1, "--output", tmp_path)
+    one, other = sorted(run.places["cpus"])
+    assert one != other
+    assert len(cores.parse(one)) == len(cores.parse(other)) == 1
