@@ -72,23 +72,29 @@ def tag(monkeypatch: pytest.MonkeyPatch) -> Iterator[processes.Tag]:
 
 
 @pytest.fixture(scope="session")
-def client() -> Iterator[Any]:
-    """Return a client of two worker processes, the same for all tests of workloads."""
-    from distributed import Client, LocalCluster, Nanny
+def two_workers() -> Iterator[Any]:
+    """Return a cluster of two worker processes, the same for all tests of workloads."""
+    from distributed import LocalCluster, Nanny
 
     # Dask gives a worker 5 s to end, and a busy machine may not.
     Nanny.close = functools.partialmethod(Nanny.close, timeout=60)
-    with (
-        LocalCluster(
-            n_workers=2,
-            threads_per_worker=1,
-            processes=True,
-            # Even without a dashboard the scheduler binds its port, and warns where it is taken.
-            dashboard_address=":0",
-            scheduler_kwargs={"dashboard": False},
-        ) as cluster,
-        Client(cluster) as client,
-    ):
+    with LocalCluster(
+        n_workers=2,
+        threads_per_worker=1,
+        processes=True,
+        # Even without a dashboard the scheduler binds its port, and warns where it is taken.
+        dashboard_address=":0",
+        scheduler_kwargs={"dashboard": False},
+    ) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def client(two_workers: Any) -> Iterator[Any]:
+    """Return the client of a module; as the default one it would serve later modules, too."""
+    from distributed import Client
+
+    with Client(two_workers) as client:
         yield client
 
 
