@@ -371,7 +371,7 @@ def stopping(given: Mapping[str, Any]) -> Stopping | None:
     Raises
     ------
     UsageError
-        If the launches are fixed as well.
+        If the launches are fixed as well, or a limit is out of range.
     """
     chosen = {"budget_s": given.get("budget"), "detect": given.get("detect")}
     limits = {name: value for name, value in chosen.items() if value is not None}

@@ -86,11 +86,13 @@ class MpirunLauncher(Launcher):
         return bool(spec.hosts)
 
     def unavailable(self) -> UnavailableError | None:  # noqa: D102
+        if problem := super().unavailable():
+            return problem
         try:
             _mpiexec()
         except UnavailableError as error:
-            return super().unavailable() or error
-        return super().unavailable()
+            return error
+        return None
 
     def validate(self, spec: ClusterSpec, backend: Backend) -> None:  # noqa: D102
         super().validate(spec, backend)

@@ -268,8 +268,12 @@ class Case:
     @property
     def original(self) -> str:
         """The backend that this one is a twin of, a control with the same settings, or ""."""
-        original, at, _ = self.backend.partition("@")
-        return original * bool(at)
+        return self.plain_backend * (self.plain_backend != self.backend)
+
+    @property
+    def plain_backend(self) -> str:
+        """The backend, or that of which it is a twin."""
+        return self.backend.partition("@")[0]
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def comparisons(run: Run) -> list[Comparison]:
 
 def _are_compared(one: Side, two: Side) -> bool:
     cases = [side.case for side in (one, two)]
-    originals = {replace(case, backend=case.original or case.backend).variant for case in cases}
+    originals = {replace(case, backend=case.plain_backend).variant for case in cases}
     return len(originals) == 1 or not any(case.original for case in cases)
 
 

@@ -98,7 +98,7 @@ def plan(run: Run, most: int, backend: str = "") -> Proof:
 
 def _original(case: Case) -> Case:
     """Return a case, or that of which it is the twin: twins are compared with nothing else."""
-    return replace(case, backend=case.original or case.backend)
+    return replace(case, backend=case.plain_backend)
 
 
 def _is_possible(case: Case, settings: Mapping[str, str]) -> bool:

@@ -49,7 +49,7 @@ class CaseRecords:
     def better(self) -> str:
         """The backend with the settings that its documentation recommends, or "" if it has them."""
         best = self.backend.best if self.backend else ""
-        return best if best != (self.case.original or self.case.backend) else ""
+        return best if best != self.case.plain_backend else ""
 
     @cached_property
     def profiles(self) -> pd.DataFrame:

@@ -38,7 +38,7 @@ def find_bandwidth(case: CaseRecords) -> Iterator[Finding]:
     awaited, small = case.share("data_s"), _small_share(case)
     if case.polling or not small < _MOSTLY:
         return
-    log, used = case.transfers, case.case.original or case.case.backend
+    log = case.transfers
     moved = log["nbytes"].sum() / max(1, len(case.wall_s))
     rate = log["nbytes"].sum() / log["seconds"].sum()
     yield Finding(
@@ -49,7 +49,7 @@ def find_bandwidth(case: CaseRecords) -> Iterator[Finding]:
         effect=case.effect(awaited, 0 * awaited),
         remedy="try a faster backend, or move less: fewer columns, smaller types, an early filter",
         doubt="a fetch also lasts while sender and receiver are busy with other messages",
-        trials=tuple({"backend": name} for name in _fast() if name != used),
+        trials=tuple({"backend": name} for name in _fast() if name != case.case.plain_backend),
     )
 
 

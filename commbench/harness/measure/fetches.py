@@ -167,8 +167,7 @@ def measure_fetches(
         If a fetched block is wrong.
     """
     client, case = cluster.client, launch.case
-    meters = [] if cluster.shares_processes else [wire.WireMeter()]
-    with plugins.installed(cluster, *meters, Fetcher(workload)):
+    with plugins.installed(cluster, *plugins.wire_meters(cluster), Fetcher(workload)):
         names = sorted((len(name), name, address) for address, name in cluster.names.items())
         members = [
             _Member(number, name, address) for number, (_, name, address) in enumerate(names)

@@ -79,9 +79,13 @@ class _Uncounted(WorkerPlugin):  # type: ignore[misc]
 
 
 def meters(cluster: RunningCluster) -> list[WorkerPlugin]:
-    """Return new plugins that log transfers and, in processes of one worker, count their bytes."""
-    counters = [] if cluster.shares_processes else [wire.WireMeter()]
-    return [transfers.TransferLog(), p2p.BatchLog(), *counters]
+    """Return new plugins that log transfers, and those of ``wire_meters``."""
+    return [transfers.TransferLog(), p2p.BatchLog(), *wire_meters(cluster)]
+
+
+def wire_meters(cluster: RunningCluster) -> list[WorkerPlugin]:
+    """Return a new plugin that counts bytes, or none if workers share their process."""
+    return [] if cluster.shares_processes else [wire.WireMeter()]
 
 
 @contextmanager
