@@ -169,6 +169,25 @@ def thread_time(case: Case, worker: str = "0", role: str = "tasks", **given: Any
     return model.ThreadTime(case_id=case.id, worker=worker, role=role, **fields)
 
 
+def long_turn(case: Case, start: float, stop: float, worker: str = "0", **given: Any) -> Record:
+    """Return a turn of a loop, in seconds after EPOCH."""
+    fields = {"launch": 0, "iteration": 0} | given
+    return model.LongTurn(
+        case_id=case.id, worker=worker, start_s=EPOCH + start, stop_s=EPOCH + stop, **fields
+    )
+
+
+def process_use(
+    case: Case, start: float, n_cores: float, worker: str = "0", **given: Any
+) -> Record:
+    """Return what a process used in the half second from `start` on, in seconds after EPOCH."""
+    fields = {"launch": 0, "iteration": 0, "memory_bytes": 10**9} | given
+    return model.ProcessUse(
+        case_id=case.id, worker=worker, start_s=EPOCH + start, stop_s=EPOCH + start + 0.5,
+        n_cores=n_cores, **fields,
+    )  # fmt: skip
+
+
 def activity(case: Case, context: str, label: str, seconds: float, **given: Any) -> Record:
     """Return what a worker added to one of Dask's metrics."""
     fields = {"launch": 0, "iteration": 0, "worker": "0"} | given
@@ -314,7 +333,8 @@ def every_kind(case: Case) -> list[Record]:
         log_count(case, n_started=1), task(case, 0.0, 0.25), transport(case), address(case),
         place(case), network(case, 9), idle(case), load(case), core_use(case), spill(case),
         setting(case, "a", "b"), thread_time(case), failure(case), end(case),
-        activity(case, "execute", "thread-cpu", 0.2),
+        activity(case, "execute", "thread-cpu", 0.2), long_turn(case, 0.0, 0.25),
+        process_use(case, 0.0, 1.5),
     ]  # fmt: skip
 
 

@@ -105,6 +105,8 @@ class Run:
     spills: pd.DataFrame = _frame(model.Spill)
     settings: pd.DataFrame = _frame(model.Setting)
     threads: pd.DataFrame = _frame(model.ThreadTime)
+    long_turns: pd.DataFrame = _frame(model.LongTurn)
+    process_use: pd.DataFrame = _frame(model.ProcessUse)
     activities: pd.DataFrame = _frame(model.Activity)
     failures: pd.DataFrame = _frame(model.Failure)
     ends: pd.DataFrame = _frame(model.LaunchEnd)

@@ -79,6 +79,12 @@ class UcxBackend(Backend):
         self._mode = "".join(modes)
         super().__init__(self._transports + modes)
 
+    @property
+    def best(self) -> str:  # noqa: D102
+        if not self._transports:
+            return super().best
+        return type(self)((*self._transports, "thread-future")).name
+
     def unavailable(self, device: str) -> Unavailability | None:  # noqa: D102
         for package in ("ucxx", "distributed_ucxx"):
             if importlib.util.find_spec(package) is None:

@@ -14,6 +14,7 @@ from commbench.cli.results import FORM, PATH
 from commbench.errors import UnknownNameError
 from commbench.harness import interrupts, options
 from commbench.harness.options import RUN
+from commbench.model import registry
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
@@ -43,7 +44,7 @@ def diagnose(ctx: click.Context, run: Path, form: str, fail_on: tuple[str, ...] 
     from commbench.reports import json, terminal
     from commbench.reports.sections import heading
 
-    known = [*findings.rules(), "any"]
+    known = [*registry.names("rule"), "any"]
     for name in fail_on or ():
         if name not in known:
             raise UnknownNameError("rule", name, known)
@@ -110,12 +111,21 @@ def prove(ctx: click.Context, /, run: Path, backend: str, trials: int, **given: 
             click.echo(f"  {trial.name}: could not be compared; see {measured.path}")
     best = study.winner(compared)
     if best is None:
-        undecided = [trial.name for trial, c in compared if c.verdict == "inconclusive"]
-        click.echo(
-            f"Undecided: {', '.join(undecided)}. More launches may decide: --budget 15m"
-            if undecided
-            else "None of these remedies helps here."
-        )
+        names = {
+            verdict: ", ".join(trial.name for trial, c in compared if c.verdict == verdict)
+            for verdict in ("unequal", "inconclusive")
+        }
+        if names["unequal"]:
+            click.echo(
+                f"Not comparable: {names['unequal']}, because Dask placed tasks otherwise; measure "
+                "with --task-placement pinned, and prove that run."
+            )
+        if names["inconclusive"]:
+            click.echo(
+                f"Undecided: {names['inconclusive']}. More launches may decide: --budget 15m"
+            )
+        if not any(names.values()):
+            click.echo("None of these remedies helps here.")
         return
     # The launches by which it was chosen flatter it.
     fixed = {**given, "budget": None, "detect": None, "rigorous": False}

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from pkgutil import resolve_name
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from commbench import __version__
-from commbench.errors import CommbenchError, UnknownNameError, UnwritableError
+from commbench.errors import CommbenchError, UnavailableError, UnknownNameError, UnwritableError
 from commbench.harness import interrupts
 from commbench.model import registry
+
+if TYPE_CHECKING:
+    from commbench.backends.base import Unavailability
 
 _COMMANDS = {
     "run": "run_command:run",
@@ -75,15 +79,23 @@ def list_() -> None:
     from commbench.backends import parse
 
     click.echo("workloads, by what they stress")
-    kinds = [registry.load("workload", name) for name in registry.names("workload")]
-    for group in sorted({kind.stresses for kind in kinds}):
-        click.echo(f" {group}")
-        for kind in kinds:
-            if kind.stresses == group:
-                click.echo(f"  {kind.name:16} {kind.summary}")
-    click.echo(f"suites\n  {', '.join(registry.suites())}\nbackends")
+    groups: defaultdict[str, list[str]] = defaultdict(list)
+    broken = []
+    for name in registry.names("workload"):
+        try:
+            kind = registry.load("workload", name)
+            groups[kind.stresses].append(f"  {name:16} {kind.summary}")
+        except UnavailableError as error:
+            broken.append(f"  {name:16} unavailable: {error.reason}")
+    for group, lines in sorted(groups.items()):
+        click.echo("\n".join([f" {group}", *lines]))
+    click.echo("\n".join([*broken, "suites", f"  {', '.join(registry.suites())}", "backends"]))
     for name in registry.names("backend"):
-        problem = parse(name).unavailable("cpu")
+        problem: UnavailableError | Unavailability | None
+        try:
+            problem = parse(name).unavailable("cpu")
+        except UnavailableError as error:
+            problem = error
         click.echo(f"  {name:16} {f'unavailable: {problem.reason}' if problem else 'available'}")
     click.echo("  ucx:A+B…         any of tcp, shm, nvlink, ib; `commbench doctor` tells more")
     for kind in ("rule", "plot", "section", "report", "launcher"):

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from contextlib import suppress
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from commbench import workloads
 from commbench.cli import run_command
-from commbench.errors import UsageError
+from commbench.errors import CommbenchError, UsageError
 from commbench.harness import interrupts
 
 if TYPE_CHECKING:
@@ -30,8 +33,8 @@ def run(workload: str | Path = "", /, **options: Any) -> Run:
         A workload, a suite or a suite file; empty with ``resume``.
     options
         Those that ``commbench run WORKLOAD --help`` shows. Lists are joined by commas, mappings
-        are given once per item, and False and None are left out. With ``quiet=True`` there is no
-        progress.
+        are given once per item, and None is left out; so is False, but for parameters of the
+        workload. With ``quiet=True`` there is no progress.
 
     Returns
     -------
@@ -68,7 +71,7 @@ async def run_async(workload: str | Path = "", /, **options: Any) -> Run:
 
 
 def _run(workload: str | Path, options: Mapping[str, Any], cancelled: threading.Event) -> Run:
-    arguments = [*([str(workload)] if workload else []), *_arguments(options)]
+    arguments = [*([str(workload)] if workload else []), *_arguments(options, _switches(workload))]
     call = run_command.Call(["run", *arguments], cancelled)
     try:
         with run_command.run.make_context("commbench run", arguments, obj=call) as context:
@@ -84,8 +87,16 @@ def _run(workload: str | Path, options: Mapping[str, Any], cancelled: threading.
     return call.run
 
 
-def _arguments(options: Mapping[str, Any]) -> list[str]:
-    """Return options as the command line has them.
+def _switches(workload: str | Path) -> set[str]:
+    """Return the parameters of a workload that are true or false; a suite has none."""
+    with suppress(CommbenchError):
+        params = fields(workloads.load(str(workload)).Params)
+        return {field.name for field in params if isinstance(field.default, bool)}
+    return set()
+
+
+def _arguments(options: Mapping[str, Any], switches: Collection[str] = ()) -> list[str]:
+    """Return options as the command line has them; ``switches`` may be off, too.
 
     Examples
     --------
@@ -97,6 +108,8 @@ def _arguments(options: Mapping[str, Any]) -> list[str]:
         option = f"--{name.replace('_', '-')}"
         if value is True:
             arguments.append(option)
+        elif value is False and name in switches:
+            arguments.append(f"{option}=false")
         elif isinstance(value, Mapping):
             for item in value.items():
                 arguments += [option, "=".join(map(str, item))]

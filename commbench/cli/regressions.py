@@ -81,7 +81,7 @@ def compare(
         old, new, effect, control=control or "", history=sessions, on_undecided=on_undecided,
         left_out=(left_out, more_left_out),
     )  # fmt: skip
-    ctx.exit(_show(compared, form))
+    ctx.exit(_show(compared, form, failed=bool(compared.lost)))
 
 
 def _sessions(folder: Path, old: Run, new: Run) -> list[Run]:
@@ -134,7 +134,7 @@ def _compare_runs(
 
 
 def _show(compared: ComparedRuns, form: str, *, failed: bool = False) -> int:
-    """Print the comparison and return the exit status; `failed` says whether a launch did."""
+    """Print the comparison and return the exit status; `failed` says whether launches did."""
     from commbench.reports import verdicts
 
     click.echo(verdicts.COMPARISON_FORMATS[form](compared), nl=False)

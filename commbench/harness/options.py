@@ -128,6 +128,8 @@ _BY_TYPE: Mapping[Any, Mapping[str, Any]] = {
     tuple: {"type": NAMES},
     Mapping: {"type": Parsed("KEY=VALUE", key_and_value), "multiple": True},
 }
+_SWITCH: Mapping[str, Any] = {"is_flag": False, "flag_value": "true"}
+"""The attributes of an option with a value that is true or false; its name alone is true."""
 _BY_UNIT = {"bytes": BYTES, "seconds": SECONDS, "share": SHARE}
 _FORMATS = {"bytes": units.format_message_size, "seconds": "{:g}s".format}
 
@@ -237,6 +239,7 @@ def param_options(params: type[Any]) -> list[click.Option]:
         click.Option(
             [f"--{field.name.replace('_', '-')}"],
             type=_type(hints[field.name], field.metadata.get("unit", "")),
+            **(_SWITCH if hints[field.name] is bool else {}),
             help=f"{field.metadata.get('help', '')}  "
             f"[default: {_show(field.default, field.metadata.get('unit', ''))}]",
         )

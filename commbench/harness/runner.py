@@ -34,7 +34,8 @@ from commbench.workloads.base import PairWorkload
 
 _TICK_SECONDS = 0.5
 _MAX_LINE_BYTES = 1 << 20
-_UNDO_SECONDS = 3.0
+_UNDO_SECONDS = 10.0
+"""The time in which a launch may cancel jobs and end processes on other hosts."""
 TEMPORARY = "tmp"
 """The folder of a launch's temporary files in its scratch folder."""
 

@@ -169,6 +169,13 @@ def forget(dask_worker: Any) -> None:
     take(dask_worker)
 
 
+def forget_others(dask_worker: Any) -> None:
+    """Reset the counts of what was sent to the scheduler and clients; runs on a worker."""
+    meter = _meter(dask_worker)
+    for counts in (meter.nbytes, meter.n_messages):
+        counts.pop("", None)
+
+
 def transports(transport: Any, dask_worker: Any) -> list[tuple[str, str, str]]:
     """Return (peer, transport, evidence) of every live connection; runs on a worker.
 

@@ -48,6 +48,8 @@ class RunningCluster(ABC):
     """The addresses of workers on other hosts, and `SCHEDULER` if it is on another host."""
     preexisting: bool = False
     """Whether the cluster ran before the launch and must be left as it was."""
+    shares_processes: bool = False
+    """Whether a worker shares its process, and so connections and threads, with another member."""
 
     @abstractmethod
     def close(self) -> None:
@@ -77,11 +79,6 @@ class RunningCluster(ABC):
     def known_names(self) -> Mapping[str, str]:
         """The names of workers by address."""
         return self.names
-
-    @property
-    def shares_processes(self) -> bool:
-        """Whether workers share a process, and so its connections and threads."""
-        return False
 
     @property
     def n_processes(self) -> int:

@@ -184,7 +184,7 @@ class JobCluster(LocalCluster):
         preload: Sequence[str],
     ) -> None:  # fmt: skip
         self._launcher, self._jobs = launcher, list[Any]()
-        self._cancelling = threading.Lock()
+        self._cancelling = threading.RLock()
         super().__init__(spec, protocol, scratch, preload)
 
     def _start(self, spec: ClusterSpec, protocol: str, preload: Sequence[str]) -> None:
@@ -210,13 +210,15 @@ class JobCluster(LocalCluster):
     def _submit(self, job: Any) -> None:
         if not self._jobs:
             process.at_end(self._cancel)
-        try:
-            asyncio.run(job.start())
-        except (OSError, RuntimeError, ValueError) as error:
-            raise LaunchError(
-                f"{self._launcher.name} took no job: {' '.join(str(error).split())}"
-            ) from error
-        self._jobs.append(job)
+        # A job whose submission is under way has to be known to be cancelled.
+        with self._cancelling:
+            try:
+                asyncio.run(job.start())
+            except (OSError, RuntimeError, ValueError) as error:
+                raise LaunchError(
+                    f"{self._launcher.name} took no job: {' '.join(str(error).split())}"
+                ) from error
+            self._jobs.append(job)
 
     def _listens_at(self, spec: ClusterSpec) -> Iterator[str]:
         import dask
@@ -238,11 +240,13 @@ class JobCluster(LocalCluster):
         super()._stop(timeout_s)
 
     def _cancel(self) -> None:
+        async def close() -> None:
+            jobs, self._jobs[:] = [*self._jobs], []
+            await asyncio.gather(*(job.close() for job in jobs), return_exceptions=True)
+
         # The end of the first worker makes another thread call this, too.
-        with self._cancelling:
-            while self._jobs:
-                with contextlib.suppress(Exception):
-                    asyncio.run(self._jobs.pop(0).close())
+        with self._cancelling, contextlib.suppress(Exception):
+            asyncio.run(close())
 
 
 def _value(text: str) -> Any:

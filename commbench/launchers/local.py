@@ -81,6 +81,7 @@ class LocalCluster(RunningCluster):
         limit = memory_limit(spec, equal_share(min(n_processes, spec.n_workers)))
         if _PROCESSES in spec.launcher_options:
             self._n_shared = min(n_processes, spec.n_workers)
+            self.shares_processes = True
             self._start_shared(contact, spec, protocol, preload, limit)
         else:
             self._start_workers(contact, spec, protocol, preload, limit)
@@ -119,10 +120,6 @@ class LocalCluster(RunningCluster):
                 for index in range(first, spec.n_workers, self._n_shared)
             }
             self._start_dask(f"spec {first}", "--spec", json.dumps(workers))
-
-    @property
-    def shares_processes(self) -> bool:  # noqa: D102
-        return self._n_shared > 0
 
     def _start_scheduler(self, contact: Path, protocol: str, *options: str) -> None:
         self._start_dask(

@@ -170,7 +170,7 @@ def check_workers(workers: Mapping[str, Any], spec: ClusterSpec, protocol: str) 
 
 
 def locate(cluster: RunningCluster) -> None:
-    """Set ``pids`` and ``remote_members`` of `cluster`."""
+    """Set ``pids``, ``remote_members`` and ``shares_processes`` of `cluster`."""
     client, here = cluster.client, process_location()
     # A tuple that went through msgpack is a list.
     locations = {SCHEDULER: ProcessLocation(*client.run_on_scheduler(process_location))}
@@ -180,6 +180,8 @@ def locate(cluster: RunningCluster) -> None:
     }
     pids = {location.pid for location in locations.values() if location.system == here.system}
     cluster.pids = (here.pid, *sorted(pids - {here.pid}))
+    processes = {(location.system, location.pid) for location in locations.values()}
+    cluster.shares_processes = len(processes) < len(locations)
     cluster.remote_members = frozenset(
         member for member, location in locations.items() if location.system != here.system
     )

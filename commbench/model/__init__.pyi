@@ -15,8 +15,10 @@ from .observed import IdleCost as IdleCost
 from .observed import LaunchEnd as LaunchEnd
 from .observed import Load as Load
 from .observed import LogCount as LogCount
+from .observed import LongTurn as LongTurn
 from .observed import NetworkCounter as NetworkCounter
 from .observed import Phase as Phase
+from .observed import ProcessUse as ProcessUse
 from .observed import Record as Record
 from .observed import Region as Region
 from .observed import RoundTrip as RoundTrip

@@ -60,7 +60,8 @@ class Comparison:
     launches' medians, of launches in the same block if they are ``paired``, else of each with each:
     below 1, the candidate is faster. ``baseline_s`` and ``candidate_s`` are the
     medians over launches. ``effect`` is ``ratio`` − 1. The interval contains the true ratio with
-    95 %. ``p_value`` is that of the rank ``test``, adjusted for all pairs that were tested
+    95 %. ``alpha`` is the level of the verdict, which is smaller at the looks of a run with a
+    budget. ``p_value`` is that of the rank ``test``, adjusted for all pairs that were tested
     together; ``delta`` is Cliff's, from −1 (the candidate is always faster) to 1. ``n_launches`` is
     the smaller number of launches of the two. A true ratio of ``detectable`` has a verdict with a
     probability of 90 %; it is infinite if no ratio has. Two one-sided tests leave the ratios from
@@ -99,6 +100,7 @@ class Comparison:
     verdict: str
     sessions_ratio: float = float("nan")
     paired: bool = False
+    alpha: float = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)

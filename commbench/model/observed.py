@@ -277,7 +277,8 @@ class Setting(_LaunchRecord, table="settings"):
 class ThreadTime(_IterationRecord, table="threads"):
     """The times of the threads of one process with the same role.
 
-    ``worker`` is a worker's name, ``"scheduler"`` or ``"client"``; ``role`` is ``loop`` (the
+    ``worker`` is a worker's name, ``"scheduler"``, or ``"client"`` if the scheduler is in another
+    process; ``role`` is ``loop`` (the
     thread of the event loop), ``tasks``, ``offload``, ``native`` (not created by Python: a UCX
     progress thread, BLAS) or ``other``. ``seconds`` is the wall time between two readings, just
     before and after the sample. The threads' times are summed over ``n_threads``: ``cpu_seconds``
@@ -298,6 +299,35 @@ class ThreadTime(_IterationRecord, table="threads"):
     idle_wait_seconds: float
     idle_n_turns: int
     long_turn_seconds: float = field(default=0.0, metadata={"added": "0.1"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongTurn(_IterationRecord, table="long_turns"):
+    """A turn of a process's event loop of 0.1 s or more, in which the loop did nothing else.
+
+    ``worker`` is as in `ThreadTime`; the times are on the scheduler's clock. Of a region with more
+    than 1,000, the last ones are recorded.
+    """
+
+    worker: str
+    start_s: float
+    stop_s: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProcessUse(_IterationRecord, table="process_use", in_parts=True):
+    """What a process used between two readings of Dask's system monitor, half a second apart.
+
+    ``n_cores`` is its CPU time over the time between the readings, and ``memory_bytes`` its
+    resident memory at the second one. ``worker`` is a worker's name or ``"scheduler"``. The times
+    are on the scheduler's clock.
+    """
+
+    worker: str
+    start_s: float
+    stop_s: float
+    n_cores: float
+    memory_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -343,5 +373,5 @@ class Phase(_LaunchRecord):
 Record = (
     Sample | Region | TransferRecord | RoundTrip | WireBytes | LogCount | TaskRecord
     | TransportUsed | WorkerAddress | WorkerPlace | NetworkCounter | IdleCost | Load | CoreUse
-    | Spill | Setting | ThreadTime | Activity | Failure | LaunchEnd
+    | Spill | Setting | ThreadTime | LongTurn | ProcessUse | Activity | Failure | LaunchEnd
 )  # fmt: skip

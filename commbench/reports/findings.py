@@ -97,7 +97,7 @@ def _remedy(run: Run, finding: Finding, *, only_worse: bool = False) -> str:
     good = [case_id for case_id in peers if case_id in partners - beaten]
     faster = [case_id for case_id in good if (case_id, it) in ratios]
     if faster:
-        how = f"it takes {ratios[faster[0], it]:.2f}× as long as {peers[faster[0]].variant}"
+        how = f"it takes {ratios[faster[0], it]} as long as {peers[faster[0]].variant}"
     elif good:
         how = f"no difference to {peers[good[0]].variant} is shown"
     else:
@@ -140,8 +140,9 @@ def tables(run: Run) -> Iterator[Table]:
                 "finding": [each.statement for _, each in shown],
                 "remedy": [_remedy(run, each) for _, each in shown],
             },
-            "could save: an estimate of how much less time the case would take without the cause. "
-            "Estimates overlap, and don't add up; commbench diagnose has the evidence.",
+            "could save: an estimate of how much less time the case would take without the cause, "
+            "and the range of estimates and launches, which is no confidence interval. They "
+            "overlap, and don't add up; commbench diagnose has the evidence.",
             text_columns={"finding", "remedy"},
         )
 

@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 
 from commbench.analysis.run import Run
 from commbench.model import Case, Manifest
-from commbench.model.units import format_message_size, format_seconds
-from commbench.reports.sections import printable
+from commbench.model.units import format_message_size
+from commbench.reports.sections import median_time, printable
 
 
 def render(run: Run) -> str:
@@ -72,7 +72,4 @@ def _case(run: Run, measured: Case) -> ElementTree.Element:
 def _median(run: Run, row: Any) -> str:
     size = format_message_size(run.message_bytes(row.case_id, row.layer, row.payload_bytes))
     where = "" if row.layer == "workload" else f"{row.layer} {size}: "
-    return (
-        f"{where}median {format_seconds(row.median_s)} of {row.n_launches} launches, "
-        f"{row.n_samples} samples"
-    )
+    return f"{where}median {median_time(row)} of {row.n_launches} launches, {row.n_samples} samples"

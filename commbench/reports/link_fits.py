@@ -95,10 +95,11 @@ def _meaning(classes: Sequence[LinkModel]) -> str:
     fitted = [model for model in classes if not model.reason]
     if not fitted:
         return ""
-    first = fitted[0]
+    levels = [f"{model.confidence:.0%}" for model in fitted if model.confidence]
+    level = " to ".join(dict.fromkeys([min(levels), max(levels)])) if levels else ""
     interval = (
-        f"±: the farther end of the {first.confidence:.0%} interval of the launches' fits"
-        if first.confidence
+        f"±: the farther end of the {level} interval of the launches' fits"
+        if levels
         else "±: one launch gives no interval"
     )
     trip = "round trip: of an empty request, and the rest of α is Dask's fixed cost of a fetch; "
@@ -108,7 +109,8 @@ def _meaning(classes: Sequence[LinkModel]) -> str:
     return (
         f"α: the time of a fetch of no bytes; {trip}β: bandwidth; n½ = αβ: the size that is half "
         f"latency; {interval}; error: "
-        f"|predicted / measured - 1| of transfers of one {first.parts}, predicted from the others. "
+        f"|predicted / measured - 1| of transfers of one {fitted[0].parts}, predicted from the "
+        "others. "
         f"Sizes {smallest} to {largest}; a prediction outside them has a *."
         + "".join(
             f" {_name(model)}: a line fits badly, at {format_message_size(model.misfit_bytes)} "

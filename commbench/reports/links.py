@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from commbench.analysis import findings, warnings
@@ -18,10 +20,14 @@ from commbench.reports import json, terminal
 from commbench.reports.sections import Table, heading, plural, quantities
 from commbench.reports.sections.pair_tables import opening
 from commbench.stats.links import hosts, link_classes
-from commbench.stats.stragglers import MIN_PAIRS, MIN_TRANSFERS, quickest_round_trips
+from commbench.stats.stragglers import MIN_PAIRS, MIN_SLOWDOWN, MIN_TRANSFERS, quickest_round_trips
 
 ALONE, _, ROUNDS = FETCHES
 FINE, UNJUDGED, FAULTY = "fine", "not judged", "faulty"
+
+
+_FEW = 0.15
+"""The share of links that may be faster than most by chance."""
 
 
 class LinkReport:
@@ -92,13 +98,20 @@ class LinkReport:
         texts = []
         for (name, link), rows in self.links.groupby(["backend", "link"], observed=True):
             what = f"{plural(len(rows), 'link')} of the class {link} over {name}"
+            expect = f"say what they should have: --expect '{link}=100Gb/s'"
             if rows["n"].min() < MIN_TRANSFERS:
                 texts.append(f"{what}: under {MIN_TRANSFERS} transfers; take more --iterations.")
             elif len(rows) < MIN_PAIRS and link not in self.run.manifest.expected_Bps:
-                texts.append(
-                    f"{what}: too few to know which is slow; say what they should have: "
-                    f"--expect '{link}=100Gb/s'."
-                )
+                texts.append(f"{what}: too few to know which is slow; {expect}.")
+            elif link not in self.run.manifest.expected_Bps:
+                # If most of them are slow, that is typical, and none is an exception.
+                rates = np.sort(rows["q50_Bps"])
+                n_fast = max(2, math.ceil(_FEW * len(rates)))
+                if (ratio := rates[-n_fast] / np.median(rates)) >= MIN_SLOWDOWN:
+                    texts.append(
+                        f"{what}: {n_fast} of them are {ratio:.1f} times as fast as the median "
+                        f"one or faster, and either may be usual; {expect}."
+                    )
         return texts
 
     @property

@@ -40,7 +40,9 @@ _SPENT = {
 _LEAST_SHARE = 0.05
 """The smallest share of these parts that sentences name."""
 NEXT = "What to do next"
-_SETTLE = "settle the rest"
+_SETTLE, _GO_ON = "settle the rest", "go on (may not settle all)"
+_MAX_MINUTES = 60
+"""The longest budget that is suggested."""
 _DESIGN = {"--launches": 1, "--iterations": 1, "--budget": 1, "--detect": 1, "--rigorous": 0,
            "--quick": 0}  # fmt: skip
 """The options that fix the design of a run, and the number of their values."""
@@ -64,7 +66,8 @@ def opening(run: Run, *, warns: bool = True) -> Iterator[str | Table]:
         rest = f"The tables of differences have {len(sentences) - _MAX_VERDICTS} more verdicts."
         sentences = [*sentences[:_MAX_VERDICTS], rest]
     # Of those that are compared, it is the slower ones that need an explanation.
-    beaten = {slow for _, slow in slowdowns(run.comparisons)}
+    twins = {case.id for case in run.suite.cases if case.original}
+    beaten = {slow for _, slow in slowdowns(run.comparisons)} - twins
     shown = findings.largest(run, _MAX_FINDINGS, beaten)
     causes = [*(findings.sentence(run, group) for group in shown), *no_slow_pair(run)]
     # Without a comparison of a computation, the question is which link is slow.
@@ -117,7 +120,8 @@ def _verdicts(run: Run) -> Iterator[str]:
     tasks = table["case_id"].map(run.case_labels)
     yield from scaling_table.verdicts(run)
     scaled = {case_id for _, points in scaling_table.series(run) for case_id in points["case_id"]}
-    for (_, layer), rows in table.groupby([tasks, "layer"], sort=False, observed=True):
+    advised: dict[str, str] = {}
+    for (task, layer), rows in table.groupby([tasks, "layer"], sort=False, observed=True):
         n_cases = rows["case_id"].nunique()
         sizes = rows.groupby("payload_bytes")["case_id"].nunique()
         shared = sizes.index[sizes == n_cases] if (sizes == n_cases).any() else sizes.index
@@ -138,7 +142,8 @@ def _verdicts(run: Run) -> Iterator[str]:
             compared = {
                 (c.baseline_id, c.candidate_id): c
                 for c in run.comparisons
-                if (c.layer, c.payload_bytes) == (layer, size) and c.baseline_id in names
+                if (c.layer, c.payload_bytes) == (layer, size)
+                and {c.baseline_id, c.candidate_id} <= names.keys()
             }
             if compared and all(
                 c.n_launches < MIN_LAUNCHES and c.verdict != "unequal" for c in compared.values()
@@ -148,7 +153,12 @@ def _verdicts(run: Run) -> Iterator[str]:
                 n_launches = plural(max(c.n_launches for c in compared.values()), "launch")
                 yield f"{what}: {n_launches} can't tell {_listed(names.values())} apart."
                 continue
-            yield f"{what}: {_sentence(names, compared, doubtful)}."
+            # Nobody can choose a backend per layer.
+            advises = layer not in LAYERS or advised.setdefault(task, layer) == layer
+            shown = _sentence(
+                names, compared, doubtful, advises=advises, intervals=layer != "workload"
+            )
+            yield f"{what}: {shown}."
 
 
 def _each(run: Run, row: Any) -> str:
@@ -161,8 +171,17 @@ def _each(run: Run, row: Any) -> str:
 
 
 def _waits(run: Run, row: Any) -> str:
-    """Return how often a region was entered, and what its task threads did most of the time."""
+    """Return how often a region was entered, and what its task threads did most of the time.
+
+    Of a region with others in it, return these.
+    """
     entered = f" (the median of {row.n_samples})" if row.n_samples > 1 else ""
+    numbers = run.regions["iteration"][run.regions["case_id"] == row.case_id]
+    inner = run.regions[run.regions["parent"].isin(numbers)]
+    if len(inner):
+        inner_s = inner.groupby("parent")["seconds"].sum().median()
+        names = _listed([*dict.fromkeys(inner["name"])][:3])
+        return f"{entered}, {format_seconds(inner_s)} of it in {names}"
     shares = run.profile_shares[run.profile_shares["process"] == "workers"]
     shares = shares[shares["case_id"] == row.case_id]
     if shares.empty:
@@ -177,8 +196,11 @@ def _sentence(
     names: Mapping[str, str],
     compared: Mapping[tuple[str, str], Comparison],
     doubtful: Collection[str] = (),
+    *,
+    advises: bool = True,
+    intervals: bool = False,
 ) -> str:
-    """Return which of the cases to use, and how much longer others take.
+    """Return which of the cases to use, or if not `advises`, which are the fastest.
 
     Parameters
     ----------
@@ -188,17 +210,20 @@ def _sentence(
         The comparisons of pairs of cases.
     doubtful
         The cases whose bytes went another way than they should.
+    intervals
+        Whether to show those of ratios: tables of messages have none.
     """
     ratios = slowdowns(compared.values())
+    shown = {pair: each.with_interval if intervals else str(each) for pair, each in ratios.items()}
     unequal = any(c.verdict == "unequal" for c in compared.values())
     use, beaten, open_ = ranked(names, ratios)
     if unequal or (beaten and not use):
         parts = ["not all moved the same bytes"] * unequal + [
-            f"{names[slow]} takes {ratio:.2f}× as long as {names[fast]}"
-            for (fast, slow), ratio in ratios.items()
+            f"{names[slow]} takes {ratio} as long as {names[fast]}"
+            for (fast, slow), ratio in shown.items()
         ]
         return "; ".join(parts)
-    same = all(
+    same = not open_ and all(
         any(pair in compared and compared[pair].verdict == "same" for pair in ((a, b), (b, a)))
         for a, b in combinations(use, 2)
     )
@@ -208,10 +233,10 @@ def _sentence(
     kind = "the same" if same else "no difference shown"
     # Tables have the ratios to this one, the first of the suite.
     base = next(case for case in use if not any((other, case) in compared for other in use))
-    first, *rest = (f"{ratios[base, slow]:.2f}×" for slow in names if slow in beaten)
+    first, *rest = (shown[base, slow] for slow in names if slow in beaten)
     slow = [names[case] for case in names if case in beaten]
     best = _listed((names[case] + " ✗" * (case in doubtful) for case in use), "or")
-    text = f"use {best}{f' ({kind})' * (len(use) > 1)}; "
+    text = f"{'use' if advises else 'fastest:'} {best}{f' ({kind})' * (len(use) > 1)}; "
     text += ", ".join(
         [f"{slow[0]} takes {first}", *map(" ".join, zip(slow[1:], rest, strict=True))]
     )
@@ -236,7 +261,7 @@ def _trust(run: Run) -> Iterator[str]:
         (with_twins if {c.baseline_id, c.candidate_id} & twins.keys() else others).append(c)
     for what, compared in (
         (
-            "memory copies are the same for all backends",
+            "memory copies should take the same time",
             [c for c in others if c.layer == "memcpy"],
         ),
         (f"{names} are the same backend", with_twins),
@@ -248,7 +273,8 @@ def _trust(run: Run) -> Iterator[str]:
 def _warnings(run: Run, explained: Collection[str]) -> Iterator[str]:
     """Yield the warnings; findings of the rules in `explained` are shown already."""
     disturbances = [text for text in run.warnings if isinstance(text, warnings.Disturbance)]
-    said = [*disturbances, *(warnings.undecided(run) if _SETTLE in dict(_steps(run)) else ())]
+    goes_on = {_SETTLE, _GO_ON} & {what for what, _ in _steps(run)}
+    said = [*disturbances, *(warnings.undecided(run) if goes_on else ())]
     yield from (f"⚠ {text}" for text in run.warnings if text not in said)
     disturbances = [text for text in disturbances if text.rule not in explained]
     statements = [each.statement for each in disturbances if each.statement]
@@ -263,8 +289,10 @@ def _differences(compared: Sequence[Comparison]) -> str:
         return f"it takes {MIN_LAUNCHES} launches to compare them"
     differ = [c for c in compared if c.verdict in ("faster", "slower")]
     if not differ:
-        n = len(compared)
-        return f"{n} comparisons find no difference" if n > 1 else "no difference is found"
+        n, able = len(compared), [c.detectable for c in compared if c.verdict != "same"]
+        text = f"{n} comparisons find no difference" if n > 1 else "no difference is found"
+        # The farther from 1 a ratio has to be for a verdict, the less their absence says.
+        return text + (f" (one below {max(able):.3g}× can be missed)" if able else "")
     worst = max(max(c.ratio, 1 / c.ratio) for c in differ)
     return f"{len(differ)} of {len(compared)} comparisons find a difference, up to {worst:.2f}×"
 
@@ -289,9 +317,10 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
         yield "measure the full size", again
     elif again and rule and any(warnings.undecided(run)):
         # Launches that are added because nothing was found would be tested once too often.
-        minutes = math.ceil(2 * rule.budget_s / 60)
+        minutes = math.ceil(_more(run) * rule.budget_s / 60)
         detect = f" --detect {rule.detect:.1%}" * (rule.detect != Stopping().detect)
-        yield _SETTLE, f"{again} --budget {minutes}m{detect}"
+        what = _SETTLE if minutes <= _MAX_MINUTES else _GO_ON
+        yield what, f"{again} --budget {min(minutes, _MAX_MINUTES)}m{detect}"
     elif again and not rule and any(c.verdict == "inconclusive" for c in run.comparisons):
         yield "settle what is open (up to 1 h)", f"{again} --rigorous"
     wrong = [finding for finding in run.findings if not finding.is_fine]
@@ -306,6 +335,19 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
         yield "figures, all tables", str(page)
     else:
         yield "all tables", f"commbench report -v {path}"
+
+
+def _more(run: Run) -> float:
+    """Return how many times the launches may decide what is undecided, twice at least.
+
+    The smallest ratio that a run can find is nearer to 1 by the square root of the launches.
+    """
+    logs = [
+        (math.log(c.detectable), max(abs(math.log(c.ratio)), math.log(1 + c.min_effect)))
+        for c in run.comparisons
+        if c.verdict == "inconclusive" and c.ratio > 0 and c.detectable < math.inf
+    ]
+    return max([2.0, *((found / true) ** 2 for found, true in logs)])
 
 
 def _by_chance(run: Run) -> bool:

@@ -1,26 +1,30 @@
 """``trace``: the typical iteration of each case as a timeline, for Perfetto or speedscope.
 
-The format is Chrome's Trace Event Format: a JSON array of events with times in µs. A worker is a
-process. Its tracks are its threads with their tasks, and lanes of fetches that it sends and
-receives; an arrow leads from the sender's slice to the receiver's. A counter has the bytes that
-it has received.
+The format is Chrome's Trace Event Format: a JSON array of events with times in µs. The workers, the
+scheduler and the client are processes. Their tracks are threads with their tasks, lanes of fetches
+that are sent and received, with an arrow from the sender's slice to the receiver's, and the event
+loop: one slice with what it did in the iteration, and slices of turns that blocked it for 0.1 s or
+more. Counters have the bytes that were received, the cores in use, and the memory.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
 
+from commbench import stats
 from commbench.analysis.run import Run
 from commbench.errors import UsageError
 from commbench.model import Case
 from commbench.reports.sections import natural
+from commbench.stats.worker_profile import LOOP_PARTS, NO_TASKS
 
-_RECEIVES, _SENDS = 1_000_000, 2_000_000
-"""The first track of fetches that a worker receives, and sends; threads come before them."""
+_LOOP, _RECEIVES, _SENDS = 999_999, 1_000_000, 2_000_000
+"""The track of the event loop, and the first of fetches that a worker receives, and sends."""
 _Event = dict[str, Any]
 
 
@@ -33,13 +37,10 @@ def render(run: Run) -> str:
         If the run has no tasks.
     """
     events: list[_Event] = []
-    samples = run.measured
-    samples = samples[samples["layer"] == "workload"]
     for case in run.suite.cases:
-        mine = samples[samples["case_id"] == case.id]
-        if len(mine):
+        if (sample := stats.typical_sample(run, case)) is not None:
             first_process = len({event["pid"] for event in events}) + 1
-            events += _case(run, case, mine, first_process)
+            events += _case(run, case, sample, first_process)
     if not events:
         raise UsageError(
             f"{run.manifest.id} has no tasks, and a trace is of these; commbench report RUN "
@@ -48,27 +49,51 @@ def render(run: Run) -> str:
     return "[\n" + ",\n".join(json.dumps(event) for event in events) + "\n]\n"
 
 
-def _case(run: Run, case: Case, samples: pd.DataFrame, first_process: int) -> Iterator[_Event]:
-    """Yield the events of the typical iteration of a case; its workers are processes."""
-    typical = samples.loc[(samples["seconds"] - samples["seconds"].median()).abs().idxmin()]
-    launch, number, began_s = typical[["launch", "iteration", "started_at_s"]]
-    tasks, fetches = (
-        table[
-            (table["case_id"] == case.id)
-            & (table["launch"] == launch)
-            & (table["iteration"] == number)
-        ]
-        for table in (run.tasks, run.transfers)
-    )
+def _case(run: Run, case: Case, sample: pd.Series[Any], first_process: int) -> Iterator[_Event]:
+    """Yield the events of the iteration of a sample."""
+
+    def same(table: pd.DataFrame) -> pd.DataFrame:
+        here = (table["launch"] == sample["launch"]) & (table["iteration"] == sample["iteration"])
+        return table[here & (table["case_id"] == case.id)]
+
+    tasks, fetches = same(run.tasks), same(run.transfers)
+    loops, uses = same(run.worker_profiles), same(run.process_use)
     # Fetches have records of their senders and sizes, which the bars of the task stream lack.
     tasks = tasks[tasks["action"] != "transfer"]
-    workers = sorted({*tasks["worker"], *fetches["src"], *fetches["dst"]}, key=natural)
-    processes = {name: first_process + position for position, name in enumerate(workers)}
+    workers = {*fetches["src"], *fetches["dst"]}.union(*(t["worker"] for t in (tasks, loops, uses)))
+    others = [name for name in NO_TASKS if name in workers]
+    names = [*sorted(workers.difference(others), key=natural), *others]
+    processes = {name: first_process + position for position, name in enumerate(names)}
     for name, pid in processes.items():
-        title = f"{run.case_names[case.id]}, worker {name}"
+        who = name if name in others else f"worker {name}"
+        title = f"{run.case_names[case.id]}, {who}"
         yield {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": title}}
+    began_s = sample["started_at_s"]
     yield from _tasks(tasks, processes, began_s)
     yield from _fetches(fetches, processes, began_s)
+    yield from _loops(loops, same(run.long_turns), processes, sample)
+    for use in uses.itertuples():
+        for name, value in (("cores in use", use.n_cores), ("memory (bytes)", use.memory_bytes)):
+            # A reading is of the time before it.
+            at_s = max(0.0, use.start_s - began_s)
+            yield _counter(name, processes[str(use.worker)], at_s, value)
+
+
+def _loops(
+    loops: pd.DataFrame, long_turns: pd.DataFrame, processes: dict[str, int],
+    sample: pd.Series[Any],
+) -> Iterator[_Event]:  # fmt: skip
+    for row in loops[loops["asleep_s"].notna()].itertuples():
+        pid = processes[str(row.worker)]
+        parts = {name: getattr(row, name) for name in LOOP_PARTS}
+        known = {name: seconds for name, seconds in parts.items() if not math.isnan(seconds)}
+        yield _track(pid, _LOOP, "event loop")
+        yield _slice("event loop", "loop", pid, _LOOP, 0.0, row.wall_s, **known)
+        for turn in long_turns[long_turns["worker"] == row.worker].itertuples():
+            start_s = max(0.0, turn.start_s - sample["started_at_s"])
+            stop_s = min(row.wall_s, turn.stop_s - sample["started_at_s"])
+            if stop_s > start_s:
+                yield _slice("blocked", "loop", pid, _LOOP, start_s, stop_s - start_s)
 
 
 def _tasks(tasks: pd.DataFrame, processes: dict[str, int], began_s: float) -> Iterator[_Event]:
@@ -115,10 +140,8 @@ def _fetches(fetches: pd.DataFrame, processes: dict[str, int], began_s: float) -
     for receiver, rows in fetches.sort_values("stop_s").groupby("dst", observed=True):
         totals = zip(rows["stop_s"], rows["nbytes"].cumsum(), strict=True)
         for stop_s, total in totals:
-            yield {
-                "ph": "C", "name": "bytes received", "pid": processes[str(receiver)],
-                "ts": (stop_s - began_s) * 1e6, "args": {"bytes": int(total)},
-            }  # fmt: skip
+            pid = processes[str(receiver)]
+            yield _counter("bytes received", pid, stop_s - began_s, int(total))
 
 
 def _free_lane(ends: list[float], start_s: float, stop_s: float) -> tuple[int, bool]:
@@ -134,6 +157,10 @@ def _free_lane(ends: list[float], start_s: float, stop_s: float) -> tuple[int, b
 
 def _track(pid: int, tid: int, name: str) -> _Event:
     return {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}}
+
+
+def _counter(name: str, pid: int, at_s: float, value: float) -> _Event:
+    return {"ph": "C", "name": name, "pid": pid, "ts": at_s * 1e6, "args": {name: value}}
 
 
 def _slice(

@@ -24,11 +24,10 @@ from commbench.reports.sections.differences import (
     times,
     verdict_cells,
 )
-from commbench.stats.comparison import EQUAL_WORK
+from commbench.stats.comparison import EQUAL_WORK, FEW_BYTES
+from commbench.stats.selection import good_launches
 
 _MOST_NAMED = 4
-_FEW_BYTES = 10_000
-"""Differences that mean nothing: of messages about tasks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,21 +67,39 @@ class ComparedRuns:
         return is_blind or self.on_undecided == "fail"
 
     @property
+    def lost(self) -> list[str]:
+        """The cases that can't be compared, because no launch ended well in one of the runs."""
+        compared = {c.baseline_id for c in self.comparisons}
+        first, second = map(good_launches, (self.baseline, self.candidate))
+        return [
+            self.baseline.case_names[old]
+            for old, new in self.match.same.items()
+            if old not in compared and not (old in first and new in second)
+        ]
+
+    @property
     def _count(self) -> str:
         return plural(len(self.comparisons), "case")
 
     @property
     def headline(self) -> list[str]:
         """The verdicts in a line each, with their cases: the worst first; then other bytes."""
-        n_launches = min(comparison.n_launches for comparison in self.comparisons)
+        undecided = self.with_verdict("inconclusive")
         least = stats.least_launches(len(self.comparisons))
-        remedy = (
-            f"{plural(n_launches, 'launch')} can't decide {self._count}, whatever their times; "
-            f"{least} can"
-            if n_launches < least
-            else _found_from(self.with_verdict("inconclusive"))
-            + "More --launches can decide, or a quieter machine"
-        )
+        few = [c.n_launches for c in undecided if c.n_launches < least]
+        remedies = []
+        if few:
+            n = len(few)
+            whose = "" if n == len(self.comparisons) else f" {n} of them"
+            remedies.append(
+                f"{plural(min(few), 'launch')} can't decide{whose or f' {self._count}'}, whatever "
+                f"their times; {least} can"
+            )
+        if len(few) < len(undecided):
+            remedies.append(
+                _found_from(undecided) + "More --launches can decide, or a quieter machine"
+            )
+        remedy = ". ".join(remedies)
         if not any(map(self.fails, self.with_verdict("inconclusive"))):
             remedy += ". This passes, except with --undecided fail"
         groups = (
@@ -97,6 +114,8 @@ class ComparedRuns:
                 every = len(cases) == len(self.comparisons) > 1
                 which = "" if every and title in ("Undecided", "Same") else f": {named}"
                 lines.append(f"{title}: {len(cases)} of {self._count}{which}{end}.")
+        if self.lost:
+            lines.append(f"Not compared: {some(self.lost, _MOST_NAMED)}: no launch ended well.")
         return [*lines, *self._other_bytes()]
 
     def _other_bytes(self) -> Iterator[str]:
@@ -104,7 +123,7 @@ class ComparedRuns:
         others = [
             c for c in self.comparisons
             if abs(c.candidate_moved_bytes - c.baseline_moved_bytes)
-            > max(EQUAL_WORK * min(c.baseline_moved_bytes, c.candidate_moved_bytes), _FEW_BYTES)
+            > max(EQUAL_WORK * min(c.baseline_moved_bytes, c.candidate_moved_bytes), FEW_BYTES)
         ]  # fmt: skip
         if not others:
             return
@@ -169,9 +188,16 @@ class ComparedRuns:
     def warnings(self) -> list[str]:
         """What differs between the runs, and what disturbed either."""
         # A difference may be that of what disturbed either run.
-        first, second = (warnings.disturbances(run) for run in (self.baseline, self.candidate))
+        runs = self.baseline, self.candidate
+        first, second = map(warnings.disturbances, runs)
         one, two = (f"the {side} run" for side in self.sides)
+        n_failed = [int((~run.ends["ok"].astype(bool)).sum()) for run in runs]
         return [
+            *(
+                f"{side}: {n} of {len(run.ends)} launches failed"
+                for side, n, run in zip((one, two), n_failed, runs, strict=True)
+                if n
+            ),
             *(f"not the same: {difference}" for difference in self.match.differences),
             *self.match.alone,
             *(
@@ -215,6 +241,10 @@ def _junit(runs: ComparedRuns) -> str:
         else:
             junit.add_element(case, "system-out", text)
         cases.append(case)
+    for name in runs.lost:
+        case = junit.case(name, name.split()[0])
+        junit.add_element(case, "error", "", type="launch", message="no launch ended well")
+        cases.append(case)
     return junit.document(runs.candidate.manifest, cases)
 
 
@@ -226,6 +256,7 @@ def _json(runs: ComparedRuns) -> str:
             "candidate": runs.candidate.manifest.id,
             "differences": [asdict(difference) for difference in runs.match.differences],
             "alone": list(runs.match.alone),
+            "lost": runs.lost,
             "control": runs.control or None,
             "warnings": runs.warnings,
             "comparisons": [asdict(comparison) for comparison in runs.comparisons],

@@ -14,7 +14,7 @@ from .published import (
     ratios,
     reproduced,
 )
-from .selection import case_labels, counted, measured
+from .selection import case_labels, counted, measured, outer_regions, typical_sample
 from .sequential import N_LOOKS, ended_by, imprecise, limit_s, look, next_block, undecided
 from .stability import drifts, spreads
 from .stragglers import slow_latencies, slow_pairs
@@ -27,7 +27,8 @@ __all__ = [
     "counted", "coverage", "drifts", "ended_by", "idle_cores", "imprecise", "launch_medians",
     "least_launches", "limit_s", "link_bandwidths", "link_models", "load_bandwidths", "look",
     "machine", "measured", "measured_quantities", "median_interval", "next_block",
-    "pair_bandwidths", "pingpong_mode", "profile_shares", "published_comparisons", "ratios",
-    "reproduced", "scaling", "shown_sizes", "shuffles", "slow_latencies", "slow_pairs", "spreads",
-    "summaries", "undecided", "worker_profiles", "worker_times",
+    "outer_regions", "pair_bandwidths", "pingpong_mode", "profile_shares",
+    "published_comparisons", "ratios", "reproduced", "scaling", "shown_sizes", "shuffles",
+    "slow_latencies", "slow_pairs", "spreads", "summaries", "typical_sample", "undecided",
+    "worker_profiles", "worker_times",
 ]  # fmt: skip

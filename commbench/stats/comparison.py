@@ -42,6 +42,8 @@ MIN_EFFECT = 0.05
 COMPRESSION = "distributed.comm.compression"
 EQUAL_WORK = 0.05
 """The largest relative difference of the bytes moved per iteration with which times compare."""
+FEW_BYTES = 10_000
+"""The difference of the bytes moved that means nothing, as of longer addresses in messages."""
 MIN_SESSIONS = 3
 """The fewest sessions of a history that show how much sessions differ."""
 
@@ -100,11 +102,11 @@ def comparisons(run: Run) -> list[Comparison]:
         groups.setdefault(_task(side), []).append(side)
     results = []
     for group in groups.values():
-        paired = len({side.blocks for side in group}) == 1
+        complete = len({side.blocks for side in group}) == 1
         medians = [side.medians for side in group]
-        alike = inference.all_alike(medians, paired=paired) if len(group) > 2 else 0.0
+        alike = inference.all_alike(medians, paired=complete) if len(group) > 2 else 0.0
         pairs = [pair for pair in combinations(group, 2) if _are_compared(*pair)]
-        compared = compare_pairs(pairs, min_effect, alike=alike, paired=paired, alpha=alpha)
+        compared = compare_pairs(pairs, min_effect, alike=alike, paired=True, alpha=alpha)
         results += _without_contradicted(
             compared, [bool(one.case.original or two.case.original) for one, two in pairs]
         )
@@ -204,8 +206,7 @@ def between(
         for side in olds
         if (key := (same.get(side.case.id, ""), side.layer, side.payload_bytes)) in candidates
     ]
-    paired = interleaved and all(one.blocks == two.blocks for one, two in pairs)
-    compared = compare_pairs(pairs, min_effect, paired=paired, equal_work=False)
+    compared = compare_pairs(pairs, min_effect, paired=interleaved, equal_work=False)
     usual = _session_ratios(history, control)
     return [
         _after_sessions(each, usual.get(_key(one), math.nan))
@@ -259,29 +260,36 @@ def compare_pairs(
     alike
         The p-value of the test that all sides are alike, a lower limit of each pair's.
     paired
-        Whether the launches of both sides are paired by block. Ratios and intervals are then of
-        pairs, and so is the test if its smallest p-value for this number of blocks and pairs is
-        significant.
+        Whether the launches of two sides with the same blocks are paired by them. Ratios and
+        intervals are then of pairs, and so is the test if its smallest p-value for this number of
+        blocks and pairs is significant.
     alpha
         The two-sided level of the tests, and the level of each one-sided test for ``same``.
     equal_work
         Whether sides that moved other bytes have the verdict ``unequal``. Of one case with other
         software, the bytes are a part of what has changed.
     """
-    n_launches = min((len(side.medians) for pair in pairs for side in pair), default=0)
     known = all(side.medians.min() > 0 for pair in pairs for side in pair)
-    test = ranks = inference.SIGNED_RANK if paired and known else inference.MANN_WHITNEY
-    if len(pairs) * 2 / 2**n_launches > alpha:
-        test = inference.MANN_WHITNEY
+    ranks = [
+        inference.SIGNED_RANK
+        if paired and known and one.blocks == two.blocks
+        else inference.MANN_WHITNEY
+        for one, two in pairs
+    ]
+    tests = [
+        inference.MANN_WHITNEY if len(pairs) * 2 / 2 ** len(one.medians) > alpha else rank
+        for rank, (one, _) in zip(ranks, pairs, strict=True)
+    ]
     level = alpha / max(1, len(pairs))
     adjusted = inference.holm(
-        [inference.p_value(test, one.medians, two.medians) for one, two in pairs]
+        [
+            inference.p_value(test, one.medians, two.medians)
+            for test, (one, two) in zip(tests, pairs, strict=True)
+        ]
     )
     return [
-        _comparison(
-            one, two, min_effect, max(p_value, alike), test, ranks, level, alpha, equal_work
-        )
-        for (one, two), p_value in zip(pairs, adjusted, strict=True)
+        _comparison(one, two, min_effect, max(p_value, alike), test, rank, level, alpha, equal_work)
+        for (one, two), p_value, test, rank in zip(pairs, adjusted, tests, ranks, strict=True)
     ]
 
 
@@ -317,13 +325,18 @@ def _comparison(
     ratio = low = high = above = below = same_low = same_high = margin = math.nan
     # Medians of 0, below the resolution of a clock, have no ratio.
     if min(one.medians.min(), two.medians.min()) > 0:
-        logs = inference.log_ratios(ranks, one.medians, two.medians)
-        ratio = math.exp(np.median(logs))
+        logs = {
+            kind: inference.log_ratios(kind, one.medians, two.medians) for kind in (ranks, test)
+        }
+        ratio = math.exp(np.median(logs[ranks]))
         if n_launches >= MIN_LAUNCHES:
+            # Of few launches, pairs have no interval at the strict level of an early look.
             intervals = [
-                inference.interval(ranks, logs, n_one, n_two, two_sided)
-                for two_sided in (1 - CONFIDENCE, alpha, 2 * alpha)
-            ]
+                inference.interval(kind, logs[kind], n_one, n_two, two_sided)
+                for kind, two_sided in (
+                    (ranks, 1 - CONFIDENCE), (test, alpha), (ranks, 2 * alpha)
+                )
+            ]  # fmt: skip
             (low, high), (below, above), (same_low, same_high) = np.exp(intervals).tolist()
             margin = float(np.exp(np.abs(intervals[-1]).max())) - 1
     less, more = sorted((one.moved_bytes, two.moved_bytes))
@@ -334,7 +347,7 @@ def _comparison(
     # Compression is to change the bytes on the wire.
     codings = [each.case.settings.get(COMPRESSION, "as it is") for each in (one, two)]
     as_coded = equal_work and as_many and codings[0] == codings[1]
-    if as_coded and more > less * (1 + EQUAL_WORK):
+    if as_coded and more - less > max(EQUAL_WORK * less, FEW_BYTES):
         verdict = "unequal"
     elif significant and ratio > limit and below > 1:
         verdict = "slower"
@@ -369,10 +382,11 @@ def _comparison(
         candidate_moved_bytes=two.moved_bytes,
         verdict=verdict,
         paired=ranks == inference.SIGNED_RANK,
+        alpha=alpha,
     )
 
 
-def least_launches(n_pairs: int) -> int:
+def least_launches(n_pairs: int, alpha: float = 1 - CONFIDENCE) -> int:
     """Return the fewest launches per case with which one of `n_pairs` pairs can be significant.
 
     The exact test's smallest p-value for n launches on each side is 2 / (2n over n), and the
@@ -384,6 +398,6 @@ def least_launches(n_pairs: int) -> int:
     [6, 6, 6, 7]
     """
     n = MIN_LAUNCHES
-    while 2 * n_pairs / math.comb(2 * n, n) > 1 - CONFIDENCE:
+    while 2 * n_pairs / math.comb(2 * n, n) > alpha:
         n += 1
     return n

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pandas as pd
 
 from commbench.model import LAYERS, Case
 from commbench.stats import selection
+from commbench.stats.inference import CONFIDENCE
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
@@ -43,7 +45,7 @@ def additions(run: Run) -> pd.DataFrame:
         The rows of ``summaries`` whose case and size have at least two layers, from the wire up,
         with ``below``, the next lower measured layer (empty for the lowest); ``added_s``, the
         median minus that layer's (nan for the lowest; negative if this layer is faster); and
-        ``apart``, whether the two medians' intervals are disjoint.
+        ``apart``, whether the two medians' intervals are disjoint, and of at least 95 %.
     """
     latency = [case.id for case in run.suite.cases if pingpong_mode(case) == "latency"]
     table = run.summaries
@@ -51,9 +53,11 @@ def additions(run: Run) -> pd.DataFrame:
     key = ["case_id", "payload_bytes"]
     table = table[table.duplicated(key, keep=False)]
     table = table.sort_values("layer", key=lambda names: names.map(LAYERS.index), kind="stable")
-    below = table.groupby(key)[["layer", "median_s", "ci_low_s", "ci_high_s"]].shift()
+    names = ["layer", "median_s", "ci_low_s", "ci_high_s", "confidence"]
+    below = table.groupby(key)[names].shift()
     # A comparison with nan, for a missing interval, is false.
     apart = (table["ci_low_s"] > below["ci_high_s"]) | (table["ci_high_s"] < below["ci_low_s"])
+    apart &= np.minimum(table["confidence"], below["confidence"]) >= CONFIDENCE
     return table.assign(
         below=below["layer"].fillna(""),
         added_s=table["median_s"] - below["median_s"],

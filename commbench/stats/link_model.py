@@ -234,6 +234,8 @@ def _misfit(nbytes: np.ndarray[Any, Any], rest: np.ndarray[Any, Any]) -> dict[st
 
 def _interval(fits: Any) -> dict[str, float]:
     k, level = median_interval(len(fits))
+    if not level:
+        return {}
     (alpha_low, slope_low), (alpha_high, slope_high) = np.sort(fits, axis=0)[[k - 1, -k]]
     return {
         "alpha_low_s": float(alpha_low), "alpha_high_s": float(alpha_high),

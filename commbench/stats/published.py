@@ -260,7 +260,8 @@ def _summarized(quantity: str, run: Run) -> Iterator[_Measured]:
     keep = summaries["layer"] == "workload"
     if per_message:
         keep = summaries["layer"].isin(LAYERS) & summaries["case_id"].isin(latency_cases)
-    for row in summaries[keep & (summaries["median_s"] > 0)].itertuples():
+    keep &= (summaries["n_launches"] > 0) & (summaries["median_s"] > 0)
+    for row in summaries[keep].itertuples():
         low, mid, high = row.ci_low_s, row.median_s, row.ci_high_s
         if quantity in ("throughput", "bandwidth"):
             low, mid, high = (

@@ -63,12 +63,43 @@ def timed(run: Run) -> pd.DataFrame:
     """Return the verified samples of ``counted`` iterations, without planned warm-ups.
 
     Samples of another program, which name their ``tool``, count although they can't be verified.
-    Negative durations, from a clock that was set back, are excluded.
+    Negative durations, from a clock that was set back, are excluded, and regions of a user's code
+    that raised, unless all of that name did.
     """
     samples = counted(run.samples, run)
     planned = samples["warmup"].astype(bool)
     sound = samples["verified"].astype(bool) | (samples["tool"] != "")
-    return samples[~planned & sound & (samples["seconds"] >= 0)]
+    kept = samples[~planned & sound & (samples["seconds"] >= 0)]
+    if (run.regions["error"] == "").all():
+        return kept
+    keys = ["case_id", "launch", "iteration"]
+    raised = pd.MultiIndex.from_frame(run.regions[run.regions["error"] != ""][keys])
+    failed = pd.MultiIndex.from_frame(kept[keys]).isin(raised)
+    all_failed = pd.Series(failed, kept.index).groupby(kept["case_id"]).transform("all")
+    return kept[~failed | all_failed]
+
+
+def outer_regions(run: Run) -> pd.DataFrame:
+    """Return the rows of ``run.regions`` with other regions in them.
+
+    Their threads' times include those of these regions, but their tasks and transfers do not.
+    """
+    return run.regions[run.regions["iteration"].isin(run.regions["parent"])]
+
+
+def typical_sample(run: Run, case: Case) -> pd.Series[Any] | None:
+    """Return the sample of `case` that is nearest to its median, or None.
+
+    Only samples with records of tasks count, or without any, of transfers.
+    """
+    samples = run.measured[run.measured["case_id"] == case.id]
+    keys = ["case_id", "launch", "iteration"]
+    logged = run.transfers if run.tasks.empty else run.tasks
+    samples = samples.merge(logged[keys].drop_duplicates(), on=keys)
+    if samples.empty:
+        return None
+    medians = run.summaries.drop_duplicates("case_id").set_index("case_id")["median_s"]
+    return samples.loc[(samples["seconds"] - medians[case.id]).abs().idxmin()]
 
 
 def n_warmup(seconds: np.ndarray[Any, Any]) -> int:

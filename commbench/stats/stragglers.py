@@ -63,6 +63,8 @@ MIN_PAIRS = 4
 """Among fewer pairs a test can't say which one is the exception."""
 _MAX_CONCURRENCY = 1.5
 """The batches of a P2P pair that are under way at once, from which it is not compared."""
+_ALIKE = 2.0
+"""How many times as large or small as usual the transfers of a pair may be, on average."""
 _MIN_WORKERS = 4
 """With fewer workers a slow worker can't be distinguished from slow links."""
 _MOST = 0.75
@@ -81,9 +83,9 @@ def slow_pairs(run: Run) -> pd.DataFrame:
 
     Pairs with three transfers or more are compared with those of the same case, channel and class
     of link, or with the rate that the run expects of that class, but not those whose P2P batches
-    overlap. Where rounds have measured all pairs, those that were measured alone, too, must be slow
-    there, too: take ``MIN_SLOWDOWN`` times as long as expected, or as pairs of the class alone.
-    Others had to share something in the round.
+    overlap, or whose transfers have another size. Where rounds have measured all pairs, those that
+    were measured alone, too, must be slow there, too: take ``MIN_SLOWDOWN`` times as long as
+    expected, or as pairs of the class alone. Others had to share something in the round.
 
     Returns
     -------
@@ -98,14 +100,9 @@ def slow_pairs(run: Run) -> pd.DataFrame:
         and ``high`` the limits of its interval over the launches, with the probability ``level``;
         one launch has none. In the order of the suite's cases, the slowest cause first.
     """
-    known = run.pairs[(run.pairs["q50_Bps"] > 0) & (run.pairs["n"] >= MIN_TRANSFERS)]
-    # Batches that overlap share a link, so that the median of single ones is not its bandwidth.
-    known = known[(known["channel"] != "p2p") | (known["concurrency"] < _MAX_CONCURRENCY)]
-    complete = known["case_id"][known["channel"] == ROUNDS]
-    known = known[(known["channel"] == ROUNDS) | ~known["case_id"].isin(complete)]
     tables = [
         table
-        for (_, _, link), group in known.groupby(_GROUP, sort=False, observed=True)
+        for (_, _, link), group in comparable(run).groupby(_GROUP, sort=False, observed=True)
         if len(group) >= MIN_PAIRS or link in run.manifest.expected_Bps
         if len(table := _slow_in_group(group[_NAMES], run))
     ]
@@ -115,6 +112,19 @@ def slow_pairs(run: Run) -> pd.DataFrame:
     table = table[_is_slow_again(table, run)]
     table = table.sort_values(["factor", "cause", "slowdown"], ascending=[False, True, False])
     return in_suite_order(table, run, ["channel"])
+
+
+def comparable(run: Run) -> pd.DataFrame:
+    """Return the rows of ``run.pairs`` whose rates can be compared with others of their group."""
+    known = run.pairs[(run.pairs["q50_Bps"] > 0) & (run.pairs["n"] >= MIN_TRANSFERS)]
+    # Batches that overlap share a link, so that the median of single ones is not its bandwidth.
+    known = known[(known["channel"] != "p2p") | (known["concurrency"] < _MAX_CONCURRENCY)]
+    complete = known["case_id"][known["channel"] == ROUNDS]
+    known = known[(known["channel"] == ROUNDS) | ~known["case_id"].isin(complete)]
+    # A small transfer is mostly latency, so that its rate is lower on the same link.
+    size = known["bytes"] / known["n"]
+    usual = size.groupby([known[name] for name in _GROUP], observed=True).transform("median")
+    return known[size.between(usual / _ALIKE, usual * _ALIKE)]
 
 
 def _is_slow_again(table: pd.DataFrame, run: Run) -> pd.Series[bool]:
@@ -182,21 +192,24 @@ def _slow_in_group(group: pd.DataFrame, run: Run) -> pd.DataFrame:
     if len(group) >= MIN_PAIRS:
         sends, receives, rest = slow_parts(src, dst, logs)
         slow = sends[src] | receives[dst] | outliers(rest)
-    typical, common, limit = np.median(logs[~slow]), np.zeros_like(slow), None
+    typical = np.median(logs[~slow])
+    common = below = np.zeros_like(slow)
     if expected_Bps := run.manifest.expected_Bps.get(str(group["link"].iloc[0])):  # noqa: N806
         expected = -np.log(expected_Bps)
         below = logs - expected >= np.log(MIN_SLOWDOWN)
         if 2 * below[~slow].sum() > (~slow).sum():
-            common = ~slow
+            common, below = ~slow, np.zeros_like(slow)
         else:
-            limit, rest, slow = expected, logs - expected, slow | below
+            rest, slow = logs - expected, slow | below
             sends, receives = (_mostly(slow, end, len(workers)) for end in (src, dst))
     if not (slow | common).any():
         return group.iloc[:0]
     by_launch = _logs_by_launch(group, run, slow)
     hosts = _host_names(group, run, workers)
+    # Those that are as fast as expected may still be slower than others.
     causes = [
-        (*cause, limit) for cause in _causes(sends, receives, src, dst, slow, rest, workers, hosts)
+        (*cause, expected if below[cause[2]].all() else None)
+        for cause in _causes(sends, receives, src, dst, slow, rest, workers, hosts)
     ]
     if common.any():
         causes.append(("all", f"of all {'other ' * bool(causes)}pairs", common, expected))
@@ -204,7 +217,8 @@ def _slow_in_group(group: pd.DataFrame, run: Run) -> pd.DataFrame:
     for kind, cause, members, limit in causes:
         effects = by_launch[by_launch["pair"].isin(np.flatnonzero(members))]
         slower = effects["value"] - (effects["typical"] if limit is None else limit)
-        effects = slower.groupby(effects["launch"]).median().sort_values().to_numpy()
+        # A launch may have transfers of slow pairs only.
+        effects = slower.groupby(effects["launch"]).median().dropna().sort_values().to_numpy()
         reference = typical if limit is None else limit
         factor = np.exp(np.median(effects if len(effects) else logs[members] - reference))
         k, level = median_interval(len(effects))

@@ -16,7 +16,7 @@ import pandas as pd
 
 from commbench.stats import grouping
 from commbench.stats.grouping import Array
-from commbench.stats.selection import in_suite_order
+from commbench.stats.selection import in_suite_order, outer_regions
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
@@ -27,7 +27,7 @@ LOOP_PARTS = ("serialize_s", "deserialize_s", "poll_s", "messages_s", "loop_queu
 _DIVISION = ("transfer_only_s", "overlap_s", "compute_only_s", "neither_s")
 _KEY = ["case_id", "launch", "iteration", "worker"]
 _EXTRA = ("other_threads_s", "gil_s")
-_NO_TASKS = ("scheduler", "client")
+NO_TASKS = ("scheduler", "client")
 _LOOP_CONTEXTS = ("gather-dep", "get-data")
 _LABELS = {
     "serialize_s": ("serialize", "compress"),
@@ -41,8 +41,9 @@ def worker_profiles(run: Run) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        One row per case, launch, iteration and ``worker`` (a worker's name, ``scheduler`` or
-        ``client``), with ``workload``, ``backend``, ``wall_s`` and seconds of it:
+        One row per case without ``outer_regions``, launch, iteration and ``worker`` (a worker's
+        name, ``scheduler`` or ``client``), with ``workload``, ``backend``, ``wall_s`` and seconds
+        of it:
 
         - of an average task thread (nan for scheduler and client): ``compute_s`` on a core in a
           task, ``other_cpu_s`` on a core outside of tasks, ``queue_s`` ready but without a core,
@@ -55,6 +56,7 @@ def worker_profiles(run: Run) -> pd.DataFrame:
           time in which a request for the GIL would have waited (nan without gilknocker).
     """
     windows = run.measured.drop_duplicates(_KEY[:3])
+    windows = windows[~windows["case_id"].isin(outer_regions(run)["case_id"])]
     processes = run.threads[_KEY].drop_duplicates().merge(
         windows[[*_KEY[:3], "workload", "backend", "started_at_s", "seconds"]], on=_KEY[:3]
     )  # fmt: skip
@@ -99,7 +101,7 @@ def profile_shares(profiles: pd.DataFrame, run: Run) -> pd.DataFrame:
         Σ part / Σ wall time, named without ``_s``. The shares of an account add up to 1.
     """
     parts = [*TASK_PARTS, *LOOP_PARTS, *_EXTRA]
-    process = profiles["worker"].where(profiles["worker"].isin(_NO_TASKS), "workers")
+    process = profiles["worker"].where(profiles["worker"].isin(NO_TASKS), "workers")
     group = [*_KEY[:1], "workload", "backend", "process"]
     grouped = profiles.assign(process=process).groupby(group, sort=False)
     sums = grouped[parts].sum(min_count=1).div(grouped["wall_s"].sum(), axis=0)
@@ -152,7 +154,7 @@ def _task_accounts(
     processes: pd.DataFrame, threads: pd.DataFrame, metrics: pd.DataFrame, run: Run
 ) -> dict[str, pd.Series[float]]:
     n, cpu_s, queue_s = threads["n_threads"], threads["cpu_seconds"], threads["wait_seconds"]
-    n = n.where(~processes.index.get_level_values("worker").isin(_NO_TASKS))
+    n = n.where(~processes.index.get_level_values("worker").isin(NO_TASKS))
     compute_s = np.minimum(cpu_s, metrics["compute_s"].fillna(0.0))
     # Older runs don't tell waits within tasks from those between them.
     is_counted = metrics["queue_s"].notna().any()

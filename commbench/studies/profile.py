@@ -17,12 +17,12 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, BinaryIO, TypeVar
 
 import cloudpickle
 
@@ -31,9 +31,9 @@ from commbench.analysis.run import Run
 from commbench.backends import base, tcp, tls, ucx
 from commbench.backends.base import Backend
 from commbench.errors import CommbenchError, LaunchError, UnknownNameError, UsageError
-from commbench.harness import measure, spill
+from commbench.harness import measure, spill, wire
 from commbench.harness.measure import cluster as timing
-from commbench.harness.measure import plugins, records, traffic
+from commbench.harness.measure import conditions, plugins, records, traffic
 from commbench.harness.measure.plugins import Profiler
 from commbench.launchers import members
 from commbench.launchers.base import SCHEDULER, RunningCluster
@@ -264,8 +264,15 @@ class Context:
         self._context.__exit__(*error)
 
     async def __aenter__(self) -> Any:
-        """Enter the context without blocking the event loop."""
-        return await asyncio.to_thread(self._context.__enter__)
+        """Enter the context without blocking the event loop; leave it if that is cancelled."""
+        entering = asyncio.ensure_future(asyncio.to_thread(self._context.__enter__))
+        try:
+            return await asyncio.shield(entering)
+        except asyncio.CancelledError:
+            await asyncio.wait([entering])
+            if entering.exception() is None:
+                await asyncio.to_thread(self._context.__exit__, None, None, None)
+            raise
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None,
@@ -317,10 +324,6 @@ class _UserCluster(RunningCluster):
     def known_names(self) -> Mapping[str, str]:
         """The names of workers by address, also of those that have left."""
         return self._known
-
-    @property
-    def shares_processes(self) -> bool:
-        return self.n_processes < len(self.names) + 1
 
     def close(self) -> None:
         """Leave the cluster as it is."""
@@ -374,11 +377,20 @@ class _Open:
     launch: Launch
     profiler: Profiler | None
     spilled: dict[str, tuple[int, int]]
-    cpu_before: dict[int | str, float]
+    offset_s: float
+    """By which the scheduler's clock is ahead."""
+    cpu_before: dict[int | str, float] = field(default_factory=dict)
     started_at_s: float = 0.0
     began: float = 0.0
     paused_s: float = 0.0
     """The seconds in which other regions were begun and ended."""
+    paused_cpu_s: float = 0.0
+    """The CPU seconds of all processes in that time."""
+
+
+def _spent(before: Mapping[int | str, float], after: Mapping[int | str, float]) -> float:
+    """Return the CPU seconds of processes between two readings, all of those of new ones."""
+    return sum(max(0.0, spent - before.get(process, 0.0)) for process, spent in after.items())
 
 
 class _Observer:
@@ -403,24 +415,34 @@ class _Observer:
         with plugins.installed(cluster, *plugins.meters(cluster)):
             store = self._store = self._make_store(name)
             self._run = ProfiledRun(self, store.path, store.manifest)
+            file = (store.path / "samples.jsonl").open("ab")
+            recorder = Recorder(file, store.path, "profile")
+            self._emit = AnonymousRecorder(recorder) if self._anonymize else recorder
             try:
-                with (store.path / "samples.jsonl").open("ab") as file:
-                    recorder = Recorder(file, store.path, "profile")
-                    self._emit = AnonymousRecorder(recorder) if self._anonymize else recorder
-                    # The first call makes the scheduler record its task stream.
-                    cluster.client.get_task_stream()
-                    cluster.client.run_on_scheduler(timing.keep_every_task)
-                    began, self._is_recording = time.perf_counter(), True
-                    try:
-                        with self.region(name):
-                            yield self._run
-                    finally:
-                        self._is_recording = False
-                        self._attempt(self._end, time.perf_counter() - began)
-                        self._emit.close()
+                # The first call makes the scheduler record its task stream.
+                cluster.client.get_task_stream()
+                cluster.client.run_on_scheduler(timing.keep_every_task)
+                began, self._is_recording = time.perf_counter(), True
+                try:
+                    with self.region(name):
+                        yield self._run
+                finally:
+                    self._is_recording = False
+                    self._attempt(self._end, time.perf_counter() - began)
             finally:
-                store.finish()
+                self._close(file)
                 self._run.read_again(store.manifest)
+
+    def _close(self, file: BinaryIO) -> None:
+        """Close the files of the run; that its disk is full is no error of the user's code."""
+        with suppress(Exception):
+            # The loop of an asynchronous client may have ended.
+            self._cluster.client.sync(_stop_counting, callback_timeout=5)
+        for close in (self._emit.close, file.close, self._store.finish):
+            try:
+                close()
+            except (OSError, CommbenchError) as error:
+                warnings.warn(f"{self._store.path} is incomplete: {error}", stacklevel=2)
 
     def _make_store(self, name: str) -> directory.RunStore:
         manifest = Manifest(
@@ -449,7 +471,9 @@ class _Observer:
         try:
             yield
         except BaseException as raised:
-            error = f"{type(raised).__name__}: {raised}"
+            error = type(raised).__name__
+            with suppress(Exception):
+                error += f": {raised}"
             raise
         finally:
             if region is not None:
@@ -464,10 +488,20 @@ class _Observer:
         """Leave the duration of the block out of the times of all regions but `region`."""
         with self._lock:
             others = [each for each in self._open if each is not region]
-            began = time.perf_counter()
+            began, before = time.perf_counter(), self._cpu() if others else {}
             yield
+            after = self._cpu() if others else {}
+            # Without a first reading, the second one says nothing.
+            known = {process: spent for process, spent in after.items() if process in before}
             for each in others:
                 each.paused_s += time.perf_counter() - began
+                each.paused_cpu_s += _spent(before, known)
+
+    def _cpu(self) -> dict[int | str, float]:
+        # The user's code may have closed the client.
+        with suppress(Exception):
+            return self._cluster.cpu_by_process()
+        return {}
 
     def _attempt(self, action: Callable[..., _Result], *arguments: Any) -> _Result | None:
         """Return the result of `action`; record an exception as a failure, and return None."""
@@ -490,28 +524,38 @@ class _Observer:
             return None
 
     def _begin(self, name: str) -> _Open:
+        client = self._cluster.client
+        if not client.run_on_scheduler(plugins.is_installed, client.id):
+            raise LaunchError(
+                "the client was disconnected in the code that was profiled, which uninstalled what "
+                "records it: nothing is recorded from here on"
+            )
         launch = self._launch(name)
         profiler = None if self._cluster.shares_processes else Profiler(self._cluster)
         region = _Open(
             number=self._n_regions, parent=self._open[-1].number if self._open else -1,
-            launch=launch, profiler=profiler, spilled=self._cluster.client.run(spill.written),
-            cpu_before=self._cluster.cpu_by_process(),
+            launch=launch, profiler=profiler, spilled=client.run(spill.written),
+            offset_s=conditions.scheduler_offset(self._cluster),
         )  # fmt: skip
         self._n_regions += 1
         if profiler is not None:
             profiler.begin()
+        region.cpu_before = self._cluster.cpu_by_process()
         self._open.append(region)
-        region.started_at_s, region.began = time.time(), time.perf_counter()
+        region.started_at_s = time.time() + region.offset_s
+        region.began = time.perf_counter()
         return region
 
     def _finish(self, region: _Open, seconds: float, error: str) -> None:
+        spent = self._cluster.cpu_by_process()
         if region.profiler is not None:
             region.profiler.end()
-        spent = self._cluster.cpu_by_process()
-        cpu_seconds = sum(
-            max(0.0, after - region.cpu_before.get(process, 0.0))
-            for process, after in spent.items()
-        )
+        self._cluster.update()
+        if {*self._cluster.pids, *self._cluster.remote_members} - spent.keys():
+            # Workers have joined.
+            spent = self._cluster.cpu_by_process() | spent
+        cpu_seconds = _spent(region.cpu_before, spent)
+        cpu_seconds = max(0.0, cpu_seconds - region.paused_cpu_s)
         sample = records.sample(
             region.launch, region.number, "workload", 0, region.started_at_s, seconds,
             cpu_seconds, verified=False, tool=_TOOL,
@@ -534,15 +578,19 @@ class _Observer:
 
     def _switch(self) -> None:
         """Collect what was logged since the last switch; it belongs to the innermost region."""
+        client = self._cluster.client
         self._cluster.update()
-        if self._open:
-            region = self._open[-1]
-            with self._emit.region() as keep:
-                for record in timing.collect(
-                    region.launch, region.number, self._n_tasks_before, self._cluster
-                ):
-                    keep(record)
-        self._n_tasks_before = timing.drain(self._cluster.client)
+        if not self._open:
+            self._n_tasks_before = timing.drain(client)
+            return
+        region, tasks = self._open[-1], range(self._n_tasks_before, timing.tasks_seen(client))
+        with self._emit.region() as keep:
+            for record in timing.collect(region.launch, region.number, tasks, self._cluster):
+                keep(record)
+        self._n_tasks_before = tasks.stop
+        client.run_on_scheduler(timing.forget_tasks, tasks.stop)
+        # Those are of the collection.
+        client.run(wire.forget_others)
 
     def _launch(self, name: str) -> Launch:
         """Return the launch of the case for regions of this name; add it to the run if needed."""
@@ -575,7 +623,6 @@ class _Observer:
                     seconds=seconds,
                 )
             )  # fmt: skip
-        self._cluster.client.sync(_stop_counting)
         backend = _backend(cases[0].backend)
         if backend is not None and not self._cluster.shares_processes:
             for launch in launches:

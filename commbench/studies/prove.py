@@ -88,8 +88,12 @@ def plan(run: Run, most: int, backend: str = "") -> Proof:
         )
     largest = min(usable, key=lambda pair: pair[0].effect.rank)
     case_id = largest[0].case_id
-    chosen = {tuple(t.items()): (f, t) for f, t in reversed(usable) if f.case_id == case_id}
-    some = [*chosen.values()][::-1][:most]
+    # Several findings may have the same remedy; the first has the largest effect.
+    chosen: dict[tuple[tuple[str, str], ...], tuple[Finding, Mapping[str, str]]] = {}
+    for finding, settings in usable:
+        if finding.case_id == case_id:
+            chosen.setdefault(tuple(settings.items()), (finding, settings))
+    some = [*chosen.values()][:most]
     names = dict.fromkeys(name for _, settings in some for name in settings)
     present = replace(_original(known[case_id]), varied=tuple(names))
     trials = (Trial(_changed(present, settings), f, settings) for f, settings in some)
@@ -142,7 +146,7 @@ def lines(trial: Trial) -> Iterator[str]:
     backend, spec = parse(trial.case.backend), trial.case.cluster
     arguments = {}
     if "backend" in trial.settings:
-        variables = shlex.split(backend.settings())
+        variables = backend.settings().split()
         if all("=" in word for word in variables):
             yield from (f"export {shlex.quote(word)}" for word in variables)
         else:

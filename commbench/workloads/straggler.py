@@ -1,8 +1,9 @@
 """``straggler``: workers need data of one whose event loop is blocked most of the time.
 
 The event loop of the first worker is blocked for ``block_s`` in every ``period_s``, as by a
-function that does not release the GIL, while every other worker runs a chain of tasks, each of
-which needs one more array of it. ``--block-s 0`` is the control. What a worker can't do then: see
+function that does not release the GIL, while every other worker runs a chain of tasks. Each task
+needs one more array of the first worker, and no other chain needs that array, because Dask would
+fetch a copy from its worker. ``--block-s 0`` is the control. What a worker can't do then: see
 ``blocked-loop`` in docs/diagnosis.md.
 
 Payload: ``(W - 1) * steps * size`` bytes for W workers, all of which the first one sends.
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -73,14 +74,14 @@ class Straggler(ClusterWorkload):
     def prepare(self, client: Any) -> None:
         """Create the arrays on the first worker."""
         device, size, seed = self.context.device, self.params.size, self.context.seed
-        numbers = range(self.params.steps)
+        numbers = range(self.params.steps * (self.context.n_workers - 1))
         self._arrays = [
             client.submit(random_bytes, device, size, seed, number, key=("straggler-input", number))
             for number in numbers
         ]
         wait_finished(self._arrays, "the input can't be created: task {!r}")
         sums = client.map(_added, self._arrays, [0] * len(numbers), pure=False)
-        self._expected = sum(client.gather(sums))
+        self._expected = [sum(each) for each in self._chains(client.gather(sums))]
         self._go_home(client)
         (self._straggler,) = client.who_has(self._arrays[:1])[self._arrays[0].key]
         self._others = sorted(set(client.nthreads()) - {self._straggler})
@@ -90,13 +91,19 @@ class Straggler(ClusterWorkload):
         import dask
 
         add, last = dask.delayed(_added, pure=False), []
-        for worker, address in enumerate(self._others):
+        chains = zip(self._others, self._chains(self._arrays), strict=True)
+        for worker, (address, arrays) in enumerate(chains):
             total: Any = 0
             with dask.annotate(workers=[address]):
-                for step, array in enumerate(self._arrays):
+                for step, array in enumerate(arrays):
                     total = add(array, total, dask_key_name=("straggler", worker, step))
             last.append(total)
         return last
+
+    def _chains(self, values: list[Any]) -> Iterator[list[Any]]:
+        """Yield the values that belong to each chain."""
+        for first in range(0, len(values), self.params.steps):
+            yield values[first : first + self.params.steps]
 
     def compute(self, client: Any, graph: Any) -> Any:
         """Start to block the event loop, and then the chains; return the futures of their ends."""
@@ -112,10 +119,10 @@ class Straggler(ClusterWorkload):
         """Let the event loop go, compare the sums of all bytes, and drop the copies."""
         client.run(_release, workers=[self._straggler])
         totals = client.gather(result)
-        if totals != [self._expected] * len(self._others):
+        if totals != self._expected:
             raise VerificationError(
-                f"straggler: the arrays' bytes add up to {self._expected}; the other workers have "
-                f"{totals}"
+                f"straggler: the arrays' bytes add up to {self._expected}, for each chain; the "
+                f"other workers have {totals}"
             )
         self._go_home(client)
 

@@ -78,6 +78,67 @@ def test_nothing_is_found_where_threads_compute():
     assert (fine.rule, fine.is_fine) == ("little-communication", True)
 
 
+def test_nothing_is_said_about_communication_where_tasks_do_not_take_the_time():
+    assert "little-communication" not in found(CASE, iterations(CASE))
+    without_workers = [
+        each for each in iterations(CASE, tasks={"cpu_seconds": 9.5})
+        if getattr(each, "worker", "") not in ("0", "1")
+    ]  # fmt: skip
+    assert found(CASE, without_workers) == {}
+
+
+def test_nothing_is_fine_about_a_backend_that_is_slower_than_another():
+    slow = case_of("mpi")
+    records = []
+    for case, wall in ((CASE, 10.0), (slow, 20.0)):
+        busy = {"cpu_seconds": 0.95 * wall}
+        records += iterations(
+            case, tasks=busy, activities=[("execute", "thread-cpu", 0.95 * wall)], wall=wall
+        )
+    records = [
+        dataclasses.replace(each, seconds=each.seconds * (1 + each.launch / 100))
+        if isinstance(each, model.Sample) else each
+        for each in records
+    ]  # fmt: skip
+    run = builders.in_memory([CASE, slow], records, environment=CORES)
+    assert [each.verdict for each in run.comparisons] == ["slower"]
+    fine = [each.case_id for each in run.findings if each.is_fine]
+    assert fine == [CASE.id]
+
+
+def test_a_backend_that_was_compared_and_is_no_faster_is_no_remedy():
+    other = case_of("mpi")
+    records = []
+    for case in (CASE, other):
+        both = [*fetches(case, 4.0, 10**7, 5), *fetches(case, 4.0, 10**7, 5, dst="1", src="0")]
+        records += [*iterations(case), *both]
+    run = builders.in_memory([CASE, other], records, environment=CORES)
+    trials = {
+        each.case_id: {trial["backend"] for trial in each.trials}
+        for each in run.findings
+        if each.rule == "bandwidth"
+    }
+    assert trials == {CASE.id: {"ucx:shm+thread-future"}, other.id: {"ucx:shm+thread-future"}}
+
+
+def test_waits_for_the_gil_are_no_lack_of_cores():
+    waits = {"cpu_seconds": 3.0, "wait_seconds": 5.0}
+    computing = [("execute", "thread-cpu", 3.0)]
+    records = [*iterations(CASE, tasks=waits, loop={"cpu_seconds": 3.0}, activities=computing)]
+    assert "few-cores" in found(CASE, records)
+    assert "few-cores" not in found(CASE, records, {"cpu": {"usable_cores": 64}})
+
+
+def test_a_loop_that_works_for_tasks_under_way_does_not_poll():
+    works = {"cpu_seconds": 4.0, "n_turns": 400, "idle_cpu_seconds": 0.9, "idle_n_turns": 50}
+    busy = {"cpu_seconds": 5.0, "wait_seconds": 4.0, "idle_cpu_seconds": 0.5}
+    records = [*iterations(CASE, tasks=busy, loop=works)]
+    assert "polling" not in found(CASE, records)
+    assert "polling" in found(
+        CASE, iterations(CASE, tasks=busy | {"idle_cpu_seconds": 0}, loop=works)
+    )
+
+
 def test_polling_loops_are_found_with_the_share_of_the_cores():
     polls = {
         "cpu_seconds": 4.0, "wait_seconds": 5.0, "n_turns": 4000,
@@ -114,6 +175,9 @@ def test_threads_that_sleep_in_tasks_of_a_busy_process_wait_for_the_gil():
     assert finding.trials == ({"workers": "4", "threads": "1"},)
     # Without other cores, processes would take as long.
     assert "gil" not in found(case, records, {"cpu": {"usable_cores": 1}})
+    # The GIL is not what they wait for, if it is hardly ever busy.
+    free = [*busy, *(activity(case, "gil", "contention", 0.1, launch=n) for n in range(6))]
+    assert "gil" not in found(case, [*free, *in_tasks], {"cpu": {"usable_cores": 8}})
     # A process that computes nothing waits for something else.
     idle = iterations(case, tasks={"cpu_seconds": 1.0}, activities=activities)
     assert "gil" not in found(case, [*idle, *in_tasks], {"cpu": {"usable_cores": 8}})
@@ -236,6 +300,17 @@ def test_pauses_are_the_share_of_the_workers_time():
     records = [*iterations(CASE), *launches(spill(CASE, 0, n_values=0, paused_seconds=4.0))]
     finding = found(CASE, records)["memory-pauses"]
     assert (finding.effect.low, finding.effect.high) == pytest.approx((0.2, 0.4))
+    # A task goes on, so that a thread with one loses nothing.
+    busy = iterations(CASE, tasks={"cpu_seconds": 9.8}, activities=[("execute", "thread-cpu", 9.8)])
+    assert "memory-pauses" not in found(CASE, [*busy, *records[-6:]])
+
+
+def test_the_workers_of_a_region_are_those_that_there_are_in_most_iterations():
+    case = case_of(n_workers=4)
+    records = [each for each in iterations(case) if getattr(each, "worker", "") != "3"]
+    run = builders.in_memory([case], records)
+    assert CaseRecords(run, case).n_workers == 3
+    assert CaseRecords(builders.in_memory([case]), case).n_workers == 4
 
 
 def test_what_the_client_gathers_takes_as_long_as_between_workers():
@@ -274,6 +349,8 @@ def test_a_slow_link_costs_what_its_transfers_last_too_long():
     assert "from worker 2 to 1 take 10.0" in finding.statement
     # Four transfers of 1 s would take 0.1 s each.
     assert finding.effect.high == pytest.approx(0.36, abs=0.01)
+    # The rate is that of the pair, which pages show, too.
+    assert "(4.00 MB/s against 40.0 MB/s)" in finding.statement
 
 
 def test_the_largest_effect_of_a_case_comes_first_and_what_is_fine_is_said_of_others_only(
@@ -371,6 +448,14 @@ def test_rules_are_silent_about_records_of_ping_pongs_and_about_none():
 def test_a_control_has_the_settings_of_its_original(backend, better):
     case = case_of(backend)
     assert CaseRecords(builders.in_memory([case]), case).better == better
+
+
+def test_no_settings_are_advised_that_close_a_way_which_the_bytes_took():
+    case = case_of("ucx")
+    records = [builders.transport(case, "rc_mlx5/mlx5_0:1")]
+    assert CaseRecords(builders.in_memory([case], records), case).better == ""
+    with_ib = case_of("ucx:ib+shm")
+    assert CaseRecords(builders.in_memory([with_ib]), with_ib).better == "ucx:shm+ib+thread-future"
 
 
 def test_an_effect_of_no_shares_is_none():

@@ -253,6 +253,16 @@ def test_warnings_name_the_case_by_its_distinguishing_parameter(recorded):
     assert warning.startswith(text)
 
 
+@pytest.mark.parametrize(("n_messages", "n_warnings"), [(100, 1), (1000, 0)])
+def test_messages_about_small_data_are_no_bytes_that_the_logs_missed(
+    recorded, n_messages, n_warnings
+):
+    records = [*launches(CASE, [1.0] * 6), wire(CASE, 700_000, n_messages=n_messages)]
+    records.append(transfer(CASE, 0, 1, 100_000))
+    warnings = recorded([CASE], records).warnings
+    assert sum("transfer logs saw" in text for text in warnings) == n_warnings
+
+
 @pytest.mark.parametrize(("n", "text"), [(1, "1 launch gives no"), (5, "5 launches give no")])
 def test_fewer_than_six_launches(n, text):
     case = builders.case(launches=n)
@@ -272,8 +282,11 @@ OUTLIERS = [
 
 
 def fetched(nbytes, n_started):
-    """Return a logged fetch of `nbytes`, of which the wire had 100."""
-    return [transfer(CASE, 0, 1, nbytes), wire(CASE, 100), log_count(CASE, n_started=n_started)]
+    """Return a logged fetch of `nbytes` MB, of which the wire had 100."""
+    return [
+        transfer(CASE, 0, 1, nbytes * 10**6), wire(CASE, 10**8),
+        log_count(CASE, n_started=n_started),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

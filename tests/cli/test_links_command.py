@@ -97,6 +97,14 @@ def test_a_link_that_is_slow_in_rounds_only_is_congested_and_no_fault(recorded):
         assert report.outcome == outcome
 
 
+def test_links_of_which_most_are_slow_are_not_fine(recorded):
+    slow = [pair for pair in itertools.permutations("0123", 2) if "3" in pair]
+    slow += [pair for pair in itertools.permutations("012", 2) if "2" in pair]
+    report = measured(recorded, slow)
+    assert report.outcome == "not judged"
+    assert "2 of them are 5.0 times as fast as the median one or faster" in lines(report)
+
+
 def test_links_with_too_few_transfers_are_not_fine(recorded):
     report = measured(recorded, n=2)
     assert report.outcome == "not judged"

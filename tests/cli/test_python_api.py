@@ -9,6 +9,7 @@ import processes
 import pytest
 
 import commbench
+from commbench.cli import python_api
 from commbench.harness import runner
 
 pytestmark = pytest.mark.usefixtures("simulated", "no_figures")
@@ -107,3 +108,13 @@ def test_a_cancelled_coroutine_ends_the_launch_and_not_the_event_loop(tmp_path, 
 
     monkeypatch.setattr(runner, "run_plan", endless)
     assert asyncio.run(main()) == closed
+
+
+def test_a_switch_of_the_workload_may_be_off(tmp_path):
+    assert python_api._switches("scatter") == {"direct"}
+    assert python_api._switches("smoke") == python_api._switches("") == set()
+    arguments = python_api._arguments({"direct": False, "quick": False}, {"direct"})
+    assert arguments == ["--direct=false"]
+    script = tmp_path / "script.py"
+    script.write_text("def main(client, fast=True):\n    pass\n")
+    assert python_api._switches(script) == {"fast"}

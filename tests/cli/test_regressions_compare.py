@@ -200,6 +200,27 @@ def test_run_without_a_good_launch_is_refused(force, old, tmp_path):
     assert "no launch of a case ended well in both" in error
 
 
+@pytest.mark.parametrize("form", ["terminal", "junit", "json"])
+def test_a_case_of_which_all_launches_failed_in_one_run_fails(old, tmp_path, form):
+    good, bad = CASES
+    records = [
+        record
+        for launch in range(6)
+        for record in (
+            builders.sample(good, 1.0 + launch / 100, launch=launch),
+            builders.end(good, launch=launch),
+            builders.failure(bad, launch=launch), builders.end(bad, launch=launch, ok=False),
+        )
+    ]  # fmt: skip
+    new = builders.written(tmp_path / "new", CASES, records, environment=MACHINE).path
+    result = compare(old, new, "--format", form)
+    assert result.exit_code == 1
+    assert "merge over ucx" in result.stdout
+    if form == "terminal":
+        assert "Not compared: merge over ucx: no launch ended well." in result.stdout
+        assert "the second run: 6 of 12 launches failed" in " ".join(result.stdout.split())
+
+
 def test_too_few_launches_for_a_verdict_are_named(tmp_path):
     """Holm's correction for many cases may leave no room for any verdict."""
     case = builders.case("tcp", "pingpong")

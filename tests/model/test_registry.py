@@ -3,7 +3,9 @@ import sys
 from importlib.metadata import EntryPoint, EntryPoints
 
 import pytest
+from processes import invoke
 
+from commbench.analysis import findings
 from commbench.backends.base import Backend
 from commbench.errors import UnavailableError, UnknownNameError
 from commbench.launchers.base import Launcher
@@ -15,9 +17,9 @@ from commbench.workloads.base import Workload
 def install(monkeypatch):
     """Return a function that installs entry points of the group ``commbench.backends``."""
 
-    def pretend(**values):
+    def pretend(kind="backend", **values):
         points = EntryPoints(
-            EntryPoint(name, value, "commbench.backends") for name, value in values.items()
+            EntryPoint(name, value, f"commbench.{kind}s") for name, value in values.items()
         )
         monkeypatch.setattr(
             registry, "_points", lambda kind: points.select(group=f"commbench.{kind}s")
@@ -96,3 +98,18 @@ def test_an_error_in_a_plugins_code_is_not_hidden(install, tmp_path, monkeypatch
     install(mine="wrong_plugin:Thing")
     with pytest.raises(ZeroDivisionError):
         registry.load("backend", "mine")
+
+
+@pytest.mark.parametrize("kind", ["workload", "backend"])
+def test_list_goes_on_after_a_plugin_that_cannot_be_imported(install, kind):
+    install(kind, broken="no_such_module:Broken")
+    result = invoke("list")
+    assert result.exit_code == 0
+    (line,) = [line for line in result.stdout.splitlines() if line.startswith("  broken ")]
+    assert "unavailable: no_such_module:Broken can't be imported" in line
+    assert "\nsuites\n" in result.stdout
+
+
+def test_rules_that_cannot_be_imported_are_left_out(install):
+    install("rule", broken="no_such_module:RULE")
+    assert findings.rules() == {}

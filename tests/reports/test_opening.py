@@ -4,6 +4,7 @@ import copy
 import itertools
 import math
 import re
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,7 +15,7 @@ from builders import launches, sample
 
 from commbench.analysis import warnings
 from commbench.analysis.run import load
-from commbench.model import Effect, Stopping
+from commbench.model import USER_CODE, ClusterSpec, Effect, Region, Stopping
 from commbench.reports import findings, opening, terminal
 from commbench.reports.sections import Section, Table, iteration_tables
 
@@ -69,7 +70,7 @@ def test_backends_that_moved_other_bytes_have_no_verdict(recorded):
     cases, records = builders.rivals({"tcp": SAME, "mpi": SAME})
     records += [
         builders.wire(case, nbytes, launch=launch)
-        for case, nbytes in zip(cases, (100, 200), strict=True)
+        for case, nbytes in zip(cases, (100_000, 200_000), strict=True)
         for launch in range(len(SAME))
     ]
     (verdict,) = opening.verdicts(recorded(cases, records))
@@ -99,7 +100,12 @@ def comparisons(ratios, verdict=""):
     """Return comparisons of A, B and C, of which each key's first beats the second by a ratio."""
     return {
         (first, second): SimpleNamespace(
-            baseline_id=first, candidate_id=second, verdict=said, ratio=ratio
+            baseline_id=first,
+            candidate_id=second,
+            verdict=said,
+            ratio=ratio,
+            ci_low=ratio / 1.1,
+            ci_high=ratio * 1.1,
         )
         for first, second in itertools.combinations("ABC", 2)
         for said, ratio in [
@@ -126,6 +132,14 @@ def test_unequal_work_is_said_and_the_other_verdicts_remain():
     )
 
 
+def test_ratios_of_messages_have_their_interval():
+    names = {name: name for name in "ABC"}
+    compared = comparisons({"AB": 2.0, "AC": 3.0})
+    assert opening._sentence(names, compared, advises=False, intervals=True) == (
+        "fastest: A; B takes 2.00× (1.82 to 2.20), C 3.00× (2.73 to 3.30) as long as A"
+    )
+
+
 def test_a_backend_to_use_whose_bytes_went_another_way_is_marked():
     names = {name: name for name in "ABC"}
     sentence = opening._sentence(names, comparisons({"AB": 2.0, "AC": 3.0}), {"A"})
@@ -137,21 +151,23 @@ def differing(parts, verdict="slower"):
     medians = pd.DataFrame(
         {part: parts.get(part, (0.1, 0.1)) for part in iteration_tables.DOING}, index=["a", "b"]
     )
-    comparison = SimpleNamespace(baseline_id="a", candidate_id="b", ratio=2.0, verdict=verdict)
+    comparison = SimpleNamespace(
+        baseline_id="a", candidate_id="b", ratio=2.0, ci_low=1.9, ci_high=2.1, verdict=verdict
+    )
     return iteration_tables._cause(medians, {"a": "A", "b": "B"}, [comparison])
 
 
 @pytest.mark.parametrize(
     ("parts", "title"),
     [
-        ({"queue": (0.1, 0.5)}, "B is slower than A: 400 ms more with no core"),
+        ({"queue": (0.1, 0.5)}, "B takes 400 ms longer than A: 400 ms with no core"),
         (
             {"queue": (0.1, 0.5), "data": (0.1, 0.45), "idle": (0.1, 0.7)},
-            "B is slower than A: 400 ms more with no core, 350 ms more awaiting data",
+            "B takes 1.35 s longer than A: 400 ms with no core, 350 ms awaiting data",
         ),
         (
             {"queue": (0.1, 0.2), "idle": (0.1, 0.5)},
-            "B is slower than A: 400 ms more idle",
+            "B takes 500 ms longer than A: 400 ms idle",
         ),
         ({"compute": (0.5, 0.1)}, ""),
     ],
@@ -163,11 +179,18 @@ def test_the_difference_names_what_threads_do_for_longer(parts, title):
 def test_the_difference_is_that_to_the_backend_of_the_ratios():
     parts_s = pd.DataFrame({part: [0.1, 0.1, 0.3] for part in iteration_tables.DOING}, list("abc"))
     compared = [
-        SimpleNamespace(baseline_id=fast, candidate_id="c", ratio=ratio, verdict="slower")
+        SimpleNamespace(
+            baseline_id=fast,
+            candidate_id="c",
+            ratio=ratio,
+            ci_low=1.9,
+            ci_high=2.1,
+            verdict="slower",
+        )
         for fast, ratio in (("b", 3.0), ("a", 2.0))
     ]
     title = iteration_tables._cause(parts_s, {"a": "A", "b": "B", "c": "C"}, compared)
-    assert title.startswith("C is slower than A: ")
+    assert title.startswith("C takes 1.00 s longer than A: ")
 
 
 def test_an_open_comparison_has_no_why():
@@ -259,6 +282,13 @@ def test_twins_are_a_control_and_no_choice(recorded):
     assert "are the same backend, and it takes 6 launches to compare them" in trust
 
 
+@pytest.mark.parametrize("twin", [0.7, 1.4])
+def test_twins_that_differ_take_no_part_in_the_verdict(recorded, twin):
+    run = run_of(recorded, {"tcp": 1.0, "mpi": NOISY, "tcp@2": twin})
+    (verdict,) = opening.verdicts(run)
+    assert verdict == "merge: no difference is shown between tcp and mpi."
+
+
 def test_copies_of_memory_are_a_control(recorded):
     cases = [builders.case(backend, workload="pingpong") for backend in ("tcp", "mpi")]
 
@@ -278,7 +308,7 @@ def test_copies_of_memory_are_a_control(recorded):
             if line.startswith("Control")
         )
 
-    assert control(1.0).endswith("no difference is found")
+    assert control(1.0).endswith("should take the same time, and no difference is found")
     assert control(1.5).endswith("1 of 1 comparisons find a difference, up to 1.50×")
 
 
@@ -319,7 +349,7 @@ def test_sizes_of_messages_have_a_verdict_for_the_smallest_and_the_largest(recor
     assert [verdict.partition(": ")[0] for verdict in found] == [
         "pingpong, comm layer, 1 B", "pingpong, comm layer, 1 MiB",
     ]  # fmt: skip
-    assert all("use tcp; mpi takes 2.00× as long" in verdict for verdict in found)
+    assert all("use tcp; mpi takes 2.00× (2.00 to 2.00) as long" in verdict for verdict in found)
 
 
 def test_a_run_without_samples_has_no_opening_but_all_tables(recorded):
@@ -368,7 +398,7 @@ def test_a_section_that_fails_is_named_and_the_rest_is_shown(recorded, installed
 
 
 def test_a_verdict_that_fails_costs_itself_alone(recorded, monkeypatch):
-    monkeypatch.setattr(opening, "_sentence", lambda *_: 1 / 0)
+    monkeypatch.setattr(opening, "_sentence", lambda *_, **__: 1 / 0)
     text = terminal.render(run_of(recorded, {"tcp": 1.0, "mpi": 2.0}))
     assert "The verdict could not be made: ZeroDivisionError" in " ".join(text.split())
     assert "What to do next" in text
@@ -421,7 +451,7 @@ def test_what_a_budget_left_open_has_a_longer_one_and_no_warning(recorded, detec
         recorded, {"tcp": 1.0, "mpi": NOISY}, command="commbench run merge --budget 150s",
         stopping=Stopping(budget_s=150.0, detect=detect),
     )  # fmt: skip
-    step = f"settle the rest: commbench run merge --budget 5m{more}\n"
+    step = f"go on (may not settle all): commbench run merge --budget 60m{more}\n"
     assert step in opening.next_steps(run)
     assert any("1 of 1 comparisons is undecided" in text for text in run.warnings)
     assert "undecided" not in terminal.render(run)
@@ -488,3 +518,54 @@ def test_a_disturbance_can_be_copied():
     text = warnings.Disturbance("it was loud", ": be quiet", "loud")
     assert copy.deepcopy(text) == text == "it was loud: be quiet"
     assert copy.copy(text).statement == "loud"
+
+
+def test_where_all_is_decided_nothing_can_be_missed(recorded):
+    decided = run_of(recorded, {"tcp": 1.0, "mpi": 2.0})
+    assert not any("can miss" in str(part) for part in opening.opening(decided))
+    open_ = run_of(recorded, {"tcp": 1.0, "mpi": NOISY})
+    assert any(
+        "Where no difference is shown, this run can miss one below" in str(part)
+        for part in opening.opening(open_)
+    )
+
+
+@pytest.mark.parametrize(
+    ("detectable", "ratio", "step"),
+    [
+        (1.2, 1.19, "settle the rest: commbench run merge --budget 5m"),
+        # (ln 1.5 / ln 1.1)² = 18 times as long.
+        (1.5, 1.1, "settle the rest: commbench run merge --budget 46m"),
+        (1.5, 1.01, "go on (may not settle all): commbench run merge --budget 60m"),
+    ],
+)
+def test_the_next_budget_is_what_the_undecided_differences_take(recorded, detectable, ratio, step):
+    run = run_of(
+        recorded, {"tcp": 1.0, "mpi": NOISY}, command="commbench run merge --budget 150s",
+        stopping=Stopping(budget_s=150.0),
+    )  # fmt: skip
+    (comparison,) = run.comparisons
+    vars(run)["comparisons"] = [replace(comparison, detectable=detectable, ratio=ratio)]
+    assert step in opening.next_steps(run)
+
+
+def test_a_region_with_others_in_it_says_which(recorded):
+    outer, inner = (
+        builders.case(workload=name, cluster=ClusterSpec(launcher=USER_CODE))
+        for name in ("sum", "transpose")
+    )
+    common = {"launch": 0, "started_at_s": builders.EPOCH}
+    records = [
+        Region(case_id=case.id, iteration=n, parent=n - 1, name=case.workload, seconds=s, **common)
+        for n, (case, s) in enumerate(((outer, 0.26), (inner, 0.256)))
+    ]
+    records += [sample(outer, 0.26, tool="your code"),
+                sample(inner, 0.256, iteration=1, tool="your code")]  # fmt: skip
+    records += [
+        builders.thread_time(case, worker, iteration=n, cpu_seconds=1.0)
+        for n, case in enumerate((outer, inner)) for worker in ("0", "1")
+    ]  # fmt: skip
+    run = recorded([outer, inner], builders.ended(records))
+    first, _ = opening.verdicts(run)
+    assert first == "sum took 260 ms, 256 ms of it in transpose."
+    assert {*run.worker_profiles["workload"]} == {"transpose"}

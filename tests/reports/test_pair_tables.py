@@ -97,7 +97,7 @@ def test_a_slow_pair_is_a_finding(slow):
         "ordinary ones (12.5 MB/s against 100 MB/s)"
     )
     assert alone.remedy == (
-        "its ends are fast with others, and so is the way back: check routes and shaping"
+        "both are fast with others, and so is the way back: check routes and shaping"
     )
     assert together.statement.startswith(
         "transfers from worker 2 to 0, all pairs at once, take 8.0"
@@ -124,7 +124,8 @@ def test_a_slow_worker_is_one_finding(recorded):
     ("n_workers", "times", "launches", "lines"),
     [
         (2, 3, 6, []),
-        (3, 3, 6, ["No pair of workers takes 1.5 times as long as the others"]),
+        (3, 3, 6, ["No pair of workers is slower than chance explains: a transfer of the slowest "
+                   "one takes 1.0 times as long as that of the median one"]),
         (3, 3, 5, ["No pair of workers stands out in 5 launches; one that is little slower takes "
                    "more to be named (--launches 6)"]),
         (3, 2, 1, ["No pair of workers is named: a pair with fewer than 3 transfers is not tested: "

@@ -45,7 +45,7 @@ def test_operations_have_their_rate_and_tasks_of_a_duration_their_efficiency(rec
     records = [sample(case, s, **counted) for case, s in zip(cases, seconds, strict=True)]
     records.append(sample(tiny := builders.case(workload="tiny-tasks"), 1.0, **counted))
     records.append(sample(other := builders.case(), 1.0))
-    run = recorded([*cases, tiny, other], records)
+    run = recorded([*cases, tiny, other], builders.ended(records))
     (rates,) = (each for each in tables(run) if each.title.endswith("tasks per second"))
     assert rates.rows == (("tcp", "10.0 ms", "100", "none"),)
     assert titled(run, "patterns: efficiency by the duration of tasks").rows == (

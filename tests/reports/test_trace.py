@@ -93,8 +93,61 @@ def test_an_arrow_leads_from_each_sender_to_its_receiver(made):
 
 
 def test_a_counter_has_the_bytes_that_each_worker_has_received(made):
-    counts = [(e["pid"], e["args"]["bytes"]) for e in made if e["ph"] == "C"]
+    counts = [(e["pid"], e["args"]["bytes received"]) for e in made if e["ph"] == "C"]
     assert sorted(counts) == [(1, 30), (2, 20), (2, 30)]
+
+
+@pytest.fixture(scope="module", name="profiled")
+def _profiled(recorded):
+    """Return the events of a run with event loops, of which that of worker 0 was blocked."""
+    records = [
+        sample(CASE, 2.0),
+        task(CASE, 0.1, 0.5, worker="0"),
+        *(
+            builders.thread_time(
+                CASE, worker, "loop", seconds=2.0, cpu_seconds=1.0, n_turns=9, idle_n_turns=1
+            )
+            for worker in ("0", "1", "scheduler", "client")
+        ),
+        builders.long_turn(CASE, -0.5, 0.25),
+        builders.long_turn(CASE, 1.0, 1.5),
+        builders.long_turn(CASE, 2.5, 3.0),
+        builders.process_use(CASE, -0.25, 0.5),
+        builders.process_use(CASE, 0.25, 1.5),
+        builders.process_use(CASE, 0.25, 0.75, worker="scheduler"),
+        builders.process_use(CASE, 0.25, 0.25, worker="joined"),
+    ]
+    return events(recorded([CASE], builders.ended(records)))
+
+
+def test_every_process_has_the_parts_of_its_loop_and_the_turns_that_blocked_it(profiled):
+    loops = [e for e in profiled if e["ph"] == "X" and e["cat"] == "loop"]
+    (whole, *blocked) = [e for e in loops if e["pid"] == 1]
+    assert whole["ts"] == 0
+    assert whole["dur"] == pytest.approx(2e6)
+    assert sum(whole["args"].values()) == pytest.approx(2.0)
+    spans = [(e["name"], e["ts"] / 1e6, e["dur"] / 1e6) for e in blocked]
+    assert spans == [
+        ("blocked", 0.0, pytest.approx(0.25)),
+        ("blocked", pytest.approx(1.0), pytest.approx(0.5)),
+    ]
+    assert [e["name"] for e in loops if e["pid"] != 1] == ["event loop"] * 3
+    assert [e["args"]["name"] for e in profiled if e["name"] == "process_name"] == [
+        "merge over tcp, worker 0", "merge over tcp, worker 1", "merge over tcp, worker joined",
+        "merge over tcp, scheduler", "merge over tcp, client",
+    ]  # fmt: skip
+
+
+def test_counters_have_the_cores_and_the_memory_that_each_process_used(profiled):
+    counters = [e for e in profiled if e["ph"] == "C"]
+    cores = [
+        (e["pid"], e["ts"] / 1e6, e["args"]["cores in use"])
+        for e in counters if e["name"] == "cores in use"
+    ]  # fmt: skip
+    quarter = pytest.approx(0.25)
+    assert cores == [(1, 0.0, 0.5), (1, quarter, 1.5), (4, quarter, 0.75), (3, quarter, 0.25)]
+    memory = [e["args"]["memory (bytes)"] for e in counters if e["name"] == "memory (bytes)"]
+    assert memory == [10**9] * 4
 
 
 def test_a_run_without_tasks_is_refused(recorded):

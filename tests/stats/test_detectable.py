@@ -56,9 +56,11 @@ def launches(recorded, n_launches):
 
 
 def test_a_report_begins_with_what_it_can_find(recorded):
-    run = launches(recorded, 8)
+    assert resolution(launches(recorded, 8)) == ""
+    noisy = [1.0, 2.0, 0.5, 1.5, 0.7, 1.2, 1.8, 0.9]
+    run = recorded(*builders.rivals({"tcp": noisy, "mpi": noisy[::-1]}))
     least = f"{run.comparisons[0].detectable:.3g}×"
-    assert resolution(run) == f"This run can miss other differences below {least}."
+    assert resolution(run) == f"Where no difference is shown, this run can miss one below {least}."
 
 
 def test_a_report_of_few_launches_says_how_many_are_needed(recorded):
@@ -73,15 +75,12 @@ def test_pairs_that_no_difference_would_tell_apart_are_named(recorded):
     medians["ucx"] = [1 + launch / 20 for launch in range(12)]
     medians["ucx:shm"] = medians["tcp"][:3]
     run = recorded(*builders.rivals(medians))
-    able = [c.detectable for c in run.comparisons if c.detectable < math.inf]
-    assert max(able) > 1.05 * min(able)
     assert resolution(run) == (
-        f"This run can miss other differences below {min(able):.3g}× to {max(able):.3g}×"
-        ", and any of ucx:shm vs tcp and 2 more."
+        "Where no difference is shown, this run can miss any of ucx:shm vs tcp and 2 more."
     )
 
 
-@pytest.mark.parametrize(("medians", "text"), [([0.0], "can't tell"), ([0.0, 1.0], "can miss")])
+@pytest.mark.parametrize(("medians", "text"), [([0.0], "This run can't tell"), ([0.0, 1.0], "")])
 def test_medians_of_0_need_no_more_launches(medians, text, recorded):
     cases = [builders.case(name, "pingpong") for name in ("tcp", "mpi")]
     records = [
@@ -91,7 +90,7 @@ def test_medians_of_0_need_no_more_launches(medians, text, recorded):
         for launch in range(6)
     ]
     words = resolution(recorded(cases, builders.ended(records)))
-    assert words.startswith(f"This run {text}")
+    assert words.startswith(text)
     assert "needs" not in words
 
 

@@ -106,6 +106,18 @@ def test_one_launch_has_an_error_but_no_interval(recorded):
     assert math.isnan(model.beta_high_Bps)
 
 
+def test_one_launch_with_sizes_enough_gives_no_interval(recorded):
+    records = sweep() + ends()
+    small = [
+        each
+        for each in records
+        if getattr(each, "launch", 0) == 0 or not hasattr(each, "nbytes") or each.nbytes == SIZES[0]
+    ]
+    model = pair(recorded, small)
+    assert (model.parts, model.n_parts, model.confidence) == ("launch", 1, 0.0)
+    assert math.isnan(model.alpha_low_s)
+
+
 def test_one_iteration_has_no_error(recorded):
     model = pair(recorded, sweep(launches=1, iterations=1))
     assert model.beta_Bps == pytest.approx(600e6, rel=0.2)

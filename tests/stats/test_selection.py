@@ -3,6 +3,7 @@ import numpy as np
 import pytest
 
 from commbench import stats
+from commbench.model import Region
 from commbench.reports.sections import tables
 from commbench.stats.selection import n_warmup
 
@@ -61,3 +62,21 @@ def test_warm_up_is_excluded_counted_and_reported(recorded):
     assert row.max_s < 2
     first = next(tables(recorded([case], builders.ended(records))))
     assert "20 of 200 samples, at the begin of launches, were found to be warm-up" in first.note
+
+
+@pytest.mark.parametrize(
+    ("errors", "kept"), [(["", "x", ""], [0, 2]), (["x", "x", "x"], [0, 1, 2])]
+)
+def test_regions_that_raised_do_not_count_unless_all_did(errors, kept, recorded):
+    case = builders.case(workload="step")
+    common = {"case_id": case.id, "launch": 0, "parent": -1, "name": "step", "started_at_s": 0.0}
+    records = [
+        record
+        for number, error in enumerate(errors)
+        for record in (
+            builders.sample(case, 1.0, iteration=number, tool="your code"),
+            Region(**common, iteration=number, seconds=1.0, error=error),
+        )
+    ]
+    run = recorded([case], builders.ended(records))
+    assert run.measured["iteration"].tolist() == kept

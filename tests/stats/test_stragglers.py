@@ -292,6 +292,37 @@ def test_that_all_links_are_slower_than_expected_hides_no_outlier(recorded):
     assert named(expected(recorded, even(2, EXPECTED / 5))) == {("all", "of all pairs")}
 
 
+def test_an_outlier_that_is_almost_as_fast_as_expected_is_named_as_without_it(recorded):
+    rates = even(5, 3 * EXPECTED) | {("0", "1"): 0.9 * EXPECTED}
+    table = expected(recorded, rates)
+    assert named(table) == {("direction", "from worker 0 to 1")}
+    assert table[["factor", "typical_Bps"]].iloc[0].tolist() == pytest.approx(
+        [3 / 0.9, 3 * EXPECTED], rel=1e-3
+    )
+
+
+def test_pairs_with_other_sizes_of_transfers_are_not_compared(recorded):
+    case = builders.case(n_workers=4)
+    records = fetches(case, cluster(4, noise=0.05))
+    # The same link, whose latency is most of the time of a small transfer.
+    small = [
+        replace(each, nbytes=MB, stop_s=each.start_s + (each.stop_s - each.start_s) / 3)
+        if (each.src, each.dst) == ("0", "1") else each
+        for each in records
+    ]  # fmt: skip
+    assert slow(recorded, case, small).empty
+    assert len(slow(recorded, case, [replace(each, nbytes=8 * MB) for each in small])) == 0
+
+
+def test_a_launch_without_ordinary_pairs_has_no_part_in_a_factor(recorded):
+    case = builders.case(n_workers=4)
+    rates = cluster(4, [("0", "1")], noise=0.05)
+    records = [each for launch in range(3) for each in fetches(case, rates, launch)]
+    records += fetches(case, {("0", "1"): rates["0", "1"]}, 3)
+    (row,) = slow(recorded, case, records).itertuples()
+    assert row.factor == pytest.approx(12, rel=0.2)
+
+
 def test_pairs_of_rounds_are_compared_and_not_the_few_alone(recorded):
     slow_one = cluster(4, [("0", "1"), ("1", "0")], noise=0.05)
     both = expected(recorded, slow_one, ("rounds", "alone"))

@@ -7,6 +7,8 @@ import os
 import platform
 import re
 import signal
+import subprocess
+import sys
 import time
 from types import SimpleNamespace
 
@@ -278,6 +280,188 @@ def test_the_time_of_a_region_has_not_what_commbench_does_within(started, tmp_pa
     inner, outer = (run.regions[run.regions["parent"] == parent] for parent in (0, -1))
     # Each region takes commbench over 0.1 s, to observe the idle cluster.
     assert outer["seconds"].item() < inner["seconds"].sum() + 5 * 0.1
+
+
+def test_a_region_ends_while_tasks_go_on_and_these_are_in_the_next(started, tmp_path):
+    with commbench.profile(started, output=tmp_path) as run:
+        with run.region("submit"):
+            futures = started.map(time.sleep, [0.002] * 2000, pure=False)
+        with run.region("wait"):
+            wait(futures)
+        regions = run.regions.set_index("name")["seconds"]
+        assert regions["submit"] + 0.2 < regions["wait"]
+    counts = run.tasks["workload"].value_counts()
+    assert counts["submit"] + counts["wait"] + counts["code"] == 2000
+    assert counts["wait"] > 1000
+
+
+def test_what_ends_while_records_are_collected_is_in_the_next_region(
+    started, tmp_path, monkeypatch
+):
+    def n_fetches():
+        def total(dask_worker):
+            return dask_worker.state.transfer_incoming_count_total
+
+        return sum(started.run(total).values())
+
+    collect = profile.timing.collect
+
+    def late(*args):
+        records = [*collect(*args)]
+        compute(started)
+        return iter(records)
+
+    with commbench.profile(started, output=tmp_path) as run:
+        before = n_fetches()
+        monkeypatch.setattr(profile.timing, "collect", late)
+        with run.region("first"):
+            compute(started)
+        monkeypatch.undo()
+        with run.region("second"):
+            pass
+        n_started = n_fetches() - before
+    assert len(run.transfers) == n_started
+    assert run.log_counts["n_started"].sum() == n_started
+
+
+def test_cpu_time_of_a_region_is_its_own_and_that_of_workers_which_join(tmp_path, monkeypatch):
+    begin = profile.Profiler.begin
+
+    def slow(profiler):
+        end_s = time.process_time() + 0.5
+        while time.process_time() < end_s:
+            pass
+        begin(profiler)
+
+    def spin():
+        end_s = time.process_time() + 1.0
+        while time.process_time() < end_s:
+            pass
+
+    monkeypatch.setattr(profile.Profiler, "begin", slow)
+    with (
+        LocalCluster(n_workers=0, threads_per_worker=1, **QUIET) as cluster,
+        Client(cluster) as client,
+        commbench.profile(client, output=tmp_path) as run,
+    ):
+        with run.region("nothing"):
+            pass
+        with run.region("joined"):
+            cluster.scale(1)
+            client.submit(spin).result()
+    cpu_s = run.samples.set_index("workload")["cpu_seconds"]
+    assert cpu_s["nothing"] < 0.4
+    assert cpu_s["joined"] > 1.0
+    # The outer region has the CPU time of these, and not what commbench used to begin them.
+    assert cpu_s["joined"] <= cpu_s["code"] < cpu_s["joined"] + cpu_s["nothing"] + 0.4
+
+
+@pytest.mark.parametrize("error", [None, ValueError("mine")])
+def test_a_full_disk_is_no_error_of_the_code(started, tmp_path, monkeypatch, error):
+    before, create = state(started), profile.directory.RunStore.create
+
+    def on_a_full_disk(*args):
+        store = create(*args)
+        (store.path / "samples.jsonl").symlink_to("/dev/full")
+        return store
+
+    monkeypatch.setattr(profile.directory.RunStore, "create", on_a_full_disk)
+
+    def run_code():
+        with commbench.profile(started, output=tmp_path):
+            if error:
+                raise error
+
+    raises = pytest.raises(ValueError, match="mine") if error else contextlib.nullcontext()
+    with raises as raised, pytest.warns(UserWarning, match="is incomplete: .*No space left"):
+        run_code()
+    assert error is None or raised.value is error
+    assert state(started) == before
+
+
+def test_a_client_that_was_disconnected_leaves_nothing_behind(started, tmp_path):
+    before = state(started)
+    with commbench.profile(started, output=tmp_path) as run:
+        started.run_on_scheduler(profile.plugins.uninstall, started.id)
+        with run.region("unseen"):
+            compute(started)
+    assert run.failures["message"].str.contains("disconnected").any()
+    assert state(started) == before
+    wrapped = started.run(lambda: "select" in vars(asyncio.get_running_loop()._selector))
+    assert not any(wrapped.values())
+
+
+def test_another_client_does_not_uninstall_what_a_profile_needs(started, tmp_path):
+    with commbench.profile(started, output=tmp_path) as run:
+        started.run_on_scheduler(profile.plugins.uninstall, "another-client")
+        with run.region("seen"):
+            compute(started)
+    assert {*run.tasks["workload"]} == {"seen"}
+    assert run.failures.empty
+
+
+def test_a_profile_that_is_cancelled_while_it_begins_is_left(tmp_path, monkeypatch):
+    installed = profile.plugins.installed
+
+    @contextlib.contextmanager
+    def slow(*args):
+        with installed(*args):
+            time.sleep(0.5)
+            yield
+
+    async def work():
+        async with (
+            LocalCluster(n_workers=1, processes=False, asynchronous=True, **QUIET) as cluster,
+            Client(cluster, asynchronous=True) as client,
+        ):
+            with monkeypatch.context() as patch:
+                patch.setattr(profile.plugins, "installed", slow)
+                with pytest.raises(TimeoutError):
+                    await asyncio.wait_for(
+                        commbench.profile(client, output=tmp_path).__aenter__(), 0.1
+                    )
+            plugins = cluster.scheduler.plugins
+            assert "commbench-cleaner" not in plugins
+            async with commbench.profile(client, output=tmp_path) as run:
+                await client.submit(sum, [1, 2])
+        return run
+
+    assert len(asyncio.run(work()).tasks) == 1
+
+
+def test_the_process_of_scheduler_and_client_is_recorded_once(recorded):
+    threads = recorded[0].threads
+    assert {*threads["worker"]} == {"0", "1", "scheduler"}
+
+
+def test_workers_that_share_a_process_leave_its_methods_as_they_were(tmp_path):
+    script = """
+import asyncio, sys
+from distributed import Worker
+async def work():
+    async with Worker(sys.argv[1], nthreads=1) as one, Worker(sys.argv[1], nthreads=1):
+        await one.finished()
+asyncio.run(work())
+"""
+
+    def methods():
+        from distributed.comm.core import Comm
+        from distributed.comm.tcp import TCP
+
+        return [Comm.handshake_info.__qualname__, TCP.write.__qualname__]
+
+    with (
+        LocalCluster(n_workers=0, **QUIET) as cluster,
+        subprocess.Popen([sys.executable, "-c", script, cluster.scheduler_address]) as both,
+        contextlib.closing(SimpleNamespace(close=both.kill)),
+        Client(cluster) as client,
+    ):
+        client.wait_for_workers(2, timeout=60)
+        with commbench.profile(client, output=tmp_path) as run:
+            compute(client)
+        assert [*client.run(methods).values()] == [["Comm.handshake_info", "TCP.write"]] * 2
+    assert run.wire.empty
+    assert len(run.transfers)
 
 
 def test_the_event_loop_of_the_client_is_left_as_it_was(started, tmp_path):

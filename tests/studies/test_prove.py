@@ -65,6 +65,14 @@ def test_a_remedy_of_two_findings_is_measured_once_and_its_known_effect_is_the_p
     assert (trial.case.backend, trial.finding.effect.share) == ("tcp", 0.5)
 
 
+def test_the_remedy_with_the_largest_effect_comes_first_if_two_findings_have_it():
+    run = with_findings(
+        [FAKE], finding(FAKE, 0.5, backend="tcp"), finding(FAKE, 0.3, threads="2"),
+        finding(FAKE, math.nan, backend="tcp"),
+    )  # fmt: skip
+    assert [trial.name for trial in prove.plan(run, most=1).trials] == ["backend=tcp"]
+
+
 def test_remedies_that_this_machine_lacks_or_that_change_nothing_are_left_out():
     run = with_findings(
         [FAKE], finding(FAKE, backend="ucx:ib"), finding(FAKE, backend="fake"),
@@ -102,6 +110,13 @@ def test_the_settings_are_printed_as_lines_of_code():
         "dask.config.set({'distributed.comm.compression': 'lz4'})",
         "LocalCluster(protocol='ucx', threads_per_worker=2)",
     ]
+
+
+def test_a_backend_without_settings_is_printed_as_its_protocol():
+    (trial,) = prove.plan(with_findings([FAKE], finding(FAKE, backend="tcp")), most=1).trials
+    assert list(prove.lines(trial)) == [
+        "# tcp: nothing: Dask's default", "LocalCluster(protocol='tcp')"
+    ]  # fmt: skip
 
 
 @pytest.fixture

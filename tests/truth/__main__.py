@@ -131,13 +131,14 @@ def designs(table: pd.DataFrame) -> str:
     between = [verdict(*pair, paired=False).verdict for pair in itertools.pairwise(runs)]
     differ = pd.Series([name in ("faster", "slower") for name in between])
     return f"""
-## What a run as long as `make run` finds
+## What {size} blocks of two backends show
 
-**Equal backends differ in {wrong:.1%} of runs (wanted: at most 5 %). 10 % less time is found in
-{found[0.9]:.1%} (wanted: 80 %), 15 % less in {found[0.85]:.1%} (wanted: 95 %).** These are
-{N_DESIGNS} windows each of {size} blocks in time order, with five looks, from the {len(pool)}
-blocks of all trials of equal backends; the times of one of the two were multiplied. Windows
-overlap, so that fewer blocks make the shares less certain.
+**Two equal backends differ in {wrong:.1%} of designs (wanted: at most 5 %). 10 % less time is seen
+in {found[0.9]:.1%} (wanted: 80 %), 15 % less in {found[0.85]:.1%} (wanted: 95 %).** These are
+{N_DESIGNS} designs each of {size} blocks in time order, with five looks, from the {len(pool)}
+blocks of {len(trials)} trials of equal backends; the times of one of the two were multiplied. The
+designs overlap, so that few trials make the shares uncertain. A run of more backends in the same
+time, such as `make run`, has fewer blocks: its report says what it can miss.
 
 Runs of tcp differ from those before them, as `commbench compare` without `--control` compares runs,
 in {rate(differ)}.

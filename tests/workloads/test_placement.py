@@ -32,9 +32,7 @@ WORKLOADS = {
 def homes(client, collection):
     """Return the names of the workers that have each block, in the order of the blocks."""
     futures = sorted(futures_of(collection), key=lambda future: future.key[1:])
-    names = {
-        address: worker["name"] for address, worker in client.scheduler_info()["workers"].items()
-    }
+    names = client.run(lambda dask_worker: dask_worker.name)
     who_has = client.who_has(futures)
     return [sorted(names[address] for address in who_has[f.key]) for f in futures]
 

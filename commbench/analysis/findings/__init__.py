@@ -7,11 +7,12 @@ docs/diagnosis.md, which has the rates of its hits and false alarms.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from commbench.analysis.findings.case_records import CaseRecords
-from commbench.errors import ResultsError
+from commbench.errors import ResultsError, UnavailableError
 from commbench.model import Case, Finding, registry
 
 if TYPE_CHECKING:
@@ -48,8 +49,12 @@ class Rule:
 
 
 def rules() -> dict[str, Rule]:
-    """Return the installed rules by name."""
-    return {name: registry.load("rule", name) for name in registry.names("rule")}
+    """Return the installed rules by name, without those that can't be imported."""
+    loaded = {}
+    for name in registry.names("rule"):
+        with suppress(UnavailableError):
+            loaded[name] = registry.load("rule", name)
+    return loaded
 
 
 def find(run: Run) -> tuple[list[Finding], list[str]]:

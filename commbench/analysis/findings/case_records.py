@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _WINDOW = ["launch", "iteration"]
 _POLLS = 0.5
 """The share of an idle period in which a polling event loop wants a core."""
+_WORKS = 0.05
+"""The share of an idle period in which task threads that work want a core."""
 
 
 class CaseRecords:
@@ -47,9 +49,24 @@ class CaseRecords:
 
     @property
     def better(self) -> str:
-        """The backend with the settings that its documentation recommends, or "" if it has them."""
+        """The backend with the settings that its documentation recommends.
+
+        It is "" if the case has these settings, or if they would close a way that its bytes took.
+        """
         best = self.backend.best if self.backend else ""
-        return best if best != self.case.plain_backend else ""
+        if best in ("", self.case.plain_backend):
+            return ""
+        used = self.rows(self.run.pair_transports)
+        ways = used["transport"][used["contradiction"] == ""].astype("str").unique()
+        return "" if any(map(parse(best).contradiction, ways)) else best
+
+    @cached_property
+    def n_workers(self) -> int:
+        """The number of workers, the median over iterations: those of a user's code may change."""
+        workers = self.profiles[self.profiles["process"] == "workers"]
+        if workers.empty:
+            return self.case.cluster.n_workers
+        return int(workers.groupby(_WINDOW).size().median())
 
     @cached_property
     def profiles(self) -> pd.DataFrame:
@@ -63,13 +80,8 @@ class CaseRecords:
 
     @property
     def has_profile(self) -> bool:
-        """Whether the times of all threads are known, and belong to the same code as the tasks.
-
-        Regions with other regions in them have the threads' times of these, but not their tasks.
-        """
-        regions = self.run.regions
-        outer = regions[regions["iteration"].isin(regions["parent"])]
-        return not self.profiles.empty and self.case.id not in set(outer["case_id"])
+        """Whether the times of the workers' threads are known."""
+        return bool((self.profiles["process"] == "workers").any())
 
     @cached_property
     def wall_s(self) -> pd.Series[float]:
@@ -152,6 +164,14 @@ class CaseRecords:
         return cores.usable(known.get("cpu") or {}) or math.nan
 
     @property
+    def cores_used(self) -> float:
+        """The share of the cores that the case and other programs used; nan if it is unknown."""
+        rows = self.measured_rows(self.run.threads)
+        spent_s = rows.groupby(_WINDOW)["cpu_seconds"].sum()
+        used = float((spent_s / self.wall_s / self.n_cores).median())
+        return used + (0.0 if math.isnan(self.others) else self.others)
+
+    @property
     def others(self) -> float:
         """The share of the cores that other programs used, the median over launches; or nan."""
         return float(self.rows(core_use(self.run))["others"].median())
@@ -159,10 +179,14 @@ class CaseRecords:
     @cached_property
     def polling(self) -> list[str]:
         """The processes whose event loops want a core most of the time, even if they are idle."""
-        loops = self.measured_rows(self.run.threads)
-        loops = loops[(loops["role"] == "loop") & (loops["idle_seconds"] > 0)]
-        demand = (loops["idle_cpu_seconds"] + loops["idle_wait_seconds"]) / loops["idle_seconds"]
-        medians = demand.groupby(loops["worker"]).median()
+        rows = self.measured_rows(self.run.threads)
+        rows = rows[rows["idle_seconds"] > 0]
+        demand = (rows["idle_cpu_seconds"] + rows["idle_wait_seconds"]) / rows["idle_seconds"]
+        # With tasks under way, the cluster is not idle.
+        busy = (rows["role"] == "tasks") & (demand > _WORKS)
+        windows = pd.MultiIndex.from_frame(rows[_WINDOW])
+        is_idle_loop = (rows["role"] == "loop") & ~windows.isin(windows[busy])
+        medians = demand[is_idle_loop].groupby(rows["worker"][is_idle_loop]).median()
         return [str(name) for name in medians.index[medians > _POLLS]]
 
     @cached_property
@@ -172,7 +196,8 @@ class CaseRecords:
         on_loop = rows[["serialize_s", "deserialize_s", "messages_s", "poll_s"]].sum(axis=1)
         spent = on_loop + rows[["compute_s", "other_cpu_s"]].sum(axis=1) * n_threads
         keys = [rows[name] for name in _WINDOW]
-        result: pd.Series[float] = rows["poll_s"].groupby(keys).sum() / spent.groupby(keys).sum()
+        polled_s = rows["poll_s"].groupby(keys).sum(min_count=1)
+        result: pd.Series[float] = polled_s / spent.groupby(keys).sum()
         return result
 
     @cached_property

@@ -28,7 +28,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     spent = case.activity(*_LABELS, contexts=("get-data", "gather-dep", "p2p"))
     row = coverage.iloc[0]
     saved_bytes = max(0.0, row.logged_bytes - row.wire_bytes)
-    n_workers, n_windows = case.case.cluster.n_workers, max(1, len(case.wall_s))
+    n_workers, n_windows = case.n_workers, max(1, len(case.wall_s))
     coding_s = float((spent * case.wall_s).sum()) * n_workers
     fetched, total_bytes = case.transfers, case.transfers["nbytes"].sum()
     on_wire_s = fetched["seconds"] - coding_s * fetched["nbytes"] / max(1, total_bytes)

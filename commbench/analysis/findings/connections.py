@@ -18,8 +18,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         statement=f"a worker makes connections for {connecting.median():.0%} of the time",
         evidence="activities: connect",
         effect=case.effect(np.minimum(connecting, awaited)),
-        remedy="use the cluster for longer, so that connections are reused; on many workers, "
-        "raise distributed.worker.connections.incoming and outgoing",
+        remedy="use the cluster for longer, so that connections are reused, or make them by a "
+        "small exchange between all workers before the part that counts",
         doubt="a peer that did not answer takes as long as its time-out",
     )
 

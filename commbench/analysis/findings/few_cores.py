@@ -8,16 +8,18 @@ from commbench.analysis.findings import CaseRecords, Rule
 from commbench.machine import cores
 from commbench.model import Finding
 
+_SPARE = 0.5
+"""The share of the cores in use below which threads that are ready wait for the GIL."""
+
 
 def find(case: CaseRecords) -> Iterator[Finding]:
     """Yield a finding if threads wait for a core, and not because event loops poll."""
-    if case.polling:
+    if case.polling or (case.cores_used < _SPARE and not case.case.cluster.placement):
         return
     waits = case.without_waits
-    cluster = case.case.cluster
-    n_threads = cluster.n_workers * cluster.threads_per_worker
+    n_threads = case.n_workers * case.case.cluster.threads_per_worker
     where = f"{case.n_cores:g} cores" if case.n_cores == case.n_cores else "the cores"
-    remedy = "use more cores or fewer workers"
+    remedy = "use more cores"
     if case.others > cores.MAX_OTHERS:
         where += f" with other programs, which use {case.others:.0%} of them"
         remedy = "end the other programs and measure again"
@@ -26,7 +28,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         evidence=f"profile: no core, {case.share('queue_s').median():.0%} of a task thread's time",
         effect=case.effect(waits),
         remedy=remedy,
-        doubt="other programs on these cores: commbench report -v lists them",
+        doubt="other programs on these cores: commbench report -v lists them. Fewer workers would "
+        "wait less, but each would do more: --workers measures it",
     )
 
 

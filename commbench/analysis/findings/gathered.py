@@ -8,14 +8,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from commbench.analysis.findings import CaseRecords, Rule
+from commbench.analysis.warnings import MESSAGE_BYTES
 from commbench.model import Finding
 from commbench.model.units import format_bytes
 
 _LEAST = 10_000_000
 """The smallest number of bytes that is worth a finding."""
 _LARGE = 1_000_000
-_MESSAGE_BYTES = 1000
-"""More than a message about a task has."""
 
 
 def find(case: CaseRecords) -> Iterator[Finding]:
@@ -27,7 +26,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     wire = case.measured_rows(case.run.wire)
     wire = wire[wire["dst"] == ""]
     # Each finished task is a message to the scheduler.
-    payload = wire["nbytes"] - _MESSAGE_BYTES * wire["n_messages"]
+    payload = wire["nbytes"] - MESSAGE_BYTES * wire["n_messages"]
     sent = payload.groupby([wire["launch"], wire["iteration"]]).sum()
     sent = sent.reindex(case.wall_s.index, fill_value=0)
     if not sent.median() >= _LEAST:

@@ -15,6 +15,9 @@ _BUSY = 0.7
 _ONE_CORE = 1.3
 """Libraries release the GIL for a part of the time."""
 
+_CONTENDED = 0.1
+"""The least share of the time in which a request for the GIL has to wait."""
+
 
 def find(case: CaseRecords) -> Iterator[Finding]:
     """Yield a finding if threads sleep in tasks while their process uses about one core.
@@ -23,7 +26,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     cores.
     """
     n_threads = case.case.cluster.threads_per_worker
-    if n_threads < 2:
+    # If gilknocker is installed, it is known how often the GIL is busy.
+    if n_threads < 2 or case.share("gil_s").median() < _CONTENDED:
         return
     # Where libraries compute in other threads, it is not the GIL.
     on_cores = case.share("compute_s", "other_cpu_s") * n_threads + case.share("other_threads_s")
@@ -31,7 +35,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     wanted = on_cores.median() + n_threads * case.share("queue_s").median()
     if not (wanted >= _BUSY and on_cores.median() < _ONE_CORE):
         return
-    n_workers = case.case.cluster.n_workers
+    n_workers = case.n_workers
     room = 1 - on_cores * n_workers / case.n_cores
     saved = blocked if math.isnan(case.n_cores) else np.minimum(blocked, room.clip(lower=0.0))
     yield Finding(

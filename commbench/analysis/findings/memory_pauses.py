@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import pandas as pd
 
 from commbench.analysis.findings import CaseRecords, Rule
@@ -17,18 +18,19 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     if paused.empty:
         return
     keys = ["launch", "iteration"]
-    n_workers = case.case.cluster.n_workers
     total_s: pd.Series[float] = paused.groupby(keys)["paused_seconds"].sum()
     longest_s: pd.Series[float] = paused.groupby(keys)["paused_seconds"].max()
     mean, most = (
         (seconds.reindex(case.wall_s.index, fill_value=0.0) / case.wall_s).clip(upper=1.0)
-        for seconds in (total_s / n_workers, longest_s)
+        for seconds in (total_s / case.n_workers, longest_s)
     )
+    # Tasks that run go on, so that only threads without one lose time.
+    unused = [case.share("data_s", "idle_s", how=how) for how in ("mean", "max")]
     yield Finding(
         statement=f"workers begin no task {mean.median():.0%} of the time, because their memory "
         "is full",
         evidence="spills: paused_seconds",
-        effect=case.effect(mean, most),
+        effect=case.effect(np.minimum(mean, unused[0]), np.minimum(most, unused[1])),
         remedy="give workers more memory, or fewer threads and smaller pieces",
         doubt="memory that the allocator keeps counts, too: see MALLOC_TRIM_THRESHOLD_ in Dask's "
         "documentation",

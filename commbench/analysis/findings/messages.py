@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 
-from commbench.analysis.findings import CaseRecords, Rule
+from commbench.analysis.findings import MIN_EFFECT, CaseRecords, Rule
+from commbench.errors import UnavailableError
 from commbench.model import Finding, registry
 from commbench.model.units import format_bandwidth, format_bytes, format_message_size
+from commbench.stats import MIN_LAUNCHES
 
 _SMALL = 64 * 1024
 """Below this size, the duration of a fetch is mostly latency (docs/measurements.md)."""
@@ -33,23 +36,28 @@ def find_latency(case: CaseRecords) -> Iterator[Finding]:
 def find_bandwidth(case: CaseRecords) -> Iterator[Finding]:
     """Yield a finding if task threads await data, and most of that time large messages.
 
-    Where event loops poll, fetches wait for these.
+    A backend that this run has compared, and not found faster, is no remedy.
     """
     awaited, small = case.share("data_s"), _small_share(case)
-    if case.polling or not small < _MOSTLY:
+    # Where polling is the finding, fetches wait for the loops.
+    is_polling = case.polling and case.without_waits.median() >= MIN_EFFECT
+    if is_polling or not small < _MOSTLY:
         return
+    faster = [name for name in _fast() if name not in {case.case.plain_backend, *_no_faster(case)}]
     log = case.transfers
     moved = log["nbytes"].sum() / max(1, len(case.wall_s))
-    rate = log["nbytes"].sum() / log["seconds"].sum()
+    large = log[log["nbytes"] >= _SMALL]
+    rate = large["nbytes"].sum() / large["seconds"].sum()
     yield Finding(
         statement=f"task threads await data {awaited.median():.0%} of the time: "
         f"{format_bytes(int(moved))} per iteration between workers, {format_bandwidth(rate)} in a "
-        "transfer",
+        "large transfer",
         evidence="transfers: nbytes, start_s, stop_s; profile: await data",
         effect=case.effect(awaited, 0 * awaited),
-        remedy="try a faster backend, or move less: fewer columns, smaller types, an early filter",
+        remedy=("try a faster backend, or " if faster else "")
+        + "move less: fewer columns, smaller types, an early filter",
         doubt="a fetch also lasts while sender and receiver are busy with other messages",
-        trials=tuple({"backend": name} for name in _fast() if name != case.case.plain_backend),
+        trials=tuple({"backend": name} for name in faster),
     )
 
 
@@ -62,10 +70,24 @@ def _small_share(case: CaseRecords) -> float:
     )
 
 
+def _no_faster(case: CaseRecords) -> Iterator[str]:
+    """Yield the backends that were compared with the case's, and were not found faster."""
+    for c in case.run.comparisons:
+        ends = {c.baseline_id: "faster", c.candidate_id: "slower"}
+        known = c.n_launches >= MIN_LAUNCHES and c.verdict != "unequal"
+        if case.case.id in ends and known and c.verdict != ends[case.case.id]:
+            (other,) = {*ends} - {case.case.id}
+            yield case.run.cases[other].plain_backend
+
+
 def _fast() -> list[str]:
     """Return the best settings of the backends that move bytes faster than sockets do."""
-    backends = (registry.load("backend", name) for name in registry.names("backend"))
-    return [backend().best for backend in backends if backend.is_fast]
+    names = []
+    for name in registry.names("backend"):
+        with suppress(UnavailableError):
+            backend = registry.load("backend", name)
+            names += [backend().best] * backend.is_fast
+    return names
 
 
 LATENCY = Rule(

@@ -17,7 +17,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
 
     Evenly divided, all would take as long as the average.
     """
-    if case.case.cluster.n_workers < 2 or case.profiles.empty:
+    if case.n_workers < 2 or case.profiles.empty:
         return
     for parts, what, remedy in (
         (_IN_TASKS, "in tasks", "divide the data evenly: repartition, or choose another key"),

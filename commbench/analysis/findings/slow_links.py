@@ -10,14 +10,15 @@ import pandas as pd
 from commbench.analysis.findings import CaseRecords, Rule
 from commbench.model import FETCHES, Effect, Finding
 from commbench.model.units import format_bandwidth, format_seconds
+from commbench.stats.inference import CONFIDENCE
 
 _REMEDIES = {
     "all": "check what all links have in common, and whether this backend can do what is expected",
     "worker": "all its links are slow: check what else runs there, its clock, NIC and cable",
     "sender": "only what it sends is slow: check limits of its egress, and its NIC and cable",
     "receiver": "only what it receives is slow: check what else arrives there, its NIC and cable",
-    "link": "its ends are fast with others: check the path between the two",
-    "direction": "its ends are fast with others, and so is the way back: check routes and shaping",
+    "link": "both are fast with others: check the path between the two",
+    "direction": "both are fast with others, and so is the way back: check routes and shaping",
 }
 """The advice for each kind of ``stats.slow_pairs``."""
 _DOUBT = "the workers at its ends may have been busy, not the link"
@@ -31,18 +32,21 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     At ordinary speed, a transfer would end earlier by a share of its duration.
     """
     slow = case.rows(case.run.slow_pairs)
-    expected = dict.fromkeys(case.run.manifest.expected_Bps, "expected")
+    expected_Bps = case.run.manifest.expected_Bps  # noqa: N806 - the spelling of the unit
     for channel, on_channel in slow.groupby("channel", sort=False):
         causes = [*on_channel.groupby("cause", sort=False)]
         how = FETCHES.get(str(channel), str(channel))
         on_way = f", {how}," * (channel != "gather")
         for cause, rows in causes[:_MAX_CAUSES]:
             first = rows.iloc[0]
-            interval = f" ({first.low:.1f} to {first.high:.1f})" if first.level >= 0 else ""
+            is_expected = np.isclose(first.typical_Bps, expected_Bps.get(first.link, np.nan))
+            interval = (
+                f" ({first.low:.1f} to {first.high:.1f})" if first.level >= CONFIDENCE else ""
+            )
             yield Finding(
                 statement=f"transfers {cause}{on_way} take {first.factor:.1f}{interval} times as "
-                f"long as {expected.get(first.link, 'ordinary ones')} "
-                f"({format_bandwidth(first.typical_Bps / first.factor)} "
+                f"long as {'expected' if is_expected else 'ordinary ones'} "
+                f"({format_bandwidth(rows['q50_Bps'].median())} "
                 f"against {format_bandwidth(first.typical_Bps)})",
                 evidence=f"pairs: q50_Bps of {len(rows)} pairs against the others'",
                 effect=_effect(case, str(channel), rows),
@@ -85,7 +89,7 @@ def _effect(case: CaseRecords, channel: str, slow: pd.DataFrame) -> Effect:
         return Effect()
     saved_s = case.busy_s(log, "launch", "iteration", "dst") * (1 - 1 / factors.median())
     workers = case.profiles.set_index(["launch", "iteration", "worker"])["data_s"]
-    awaited_s = workers.reindex(saved_s.index).fillna(0.0)
+    awaited_s = workers.reindex(saved_s.index)
     most, least = (
         (seconds.groupby(level=["launch", "iteration"]).max() / case.wall_s).dropna()
         for seconds in (saved_s, np.minimum(saved_s, awaited_s))

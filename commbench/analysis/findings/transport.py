@@ -23,14 +23,17 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     used = used[used["contradiction"] != ""]
     for text, rows in used.groupby("contradiction", sort=False, observed=True):
         statement, _, reason = str(text).partition(": ")
+        # Those settings are for workers of one host.
+        is_network = (link_classes(rows, case.run).astype("str") == "network").all()
+        better = "" if is_network else case.better
         yield Finding(
             statement=statement,
             evidence=f"{reason}. " * bool(reason) + f"transports: {rows['evidence'].iloc[0]}",
-            remedy=f"if you need {case.better.partition(':')[0]}, use {case.better}"
-            if case.better
+            remedy=f"if you need {better.partition(':')[0]}, use {better}"
+            if better
             else "see commbench doctor",
             doubt="faster transports are not always faster in Dask, so measure it",
-            trials=({"backend": case.better},) if case.better else (),
+            trials=({"backend": better},) if better else (),
         )
     yield from _odd_ways(case)
 

@@ -18,14 +18,14 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     While batches are under way, the time is that of the worker that receives the most.
     """
     log = case.transfers[case.transfers["channel"] == "p2p"]
-    workers = case.profiles["worker"][case.profiles["process"] == "workers"].unique()
-    if log.empty or len(workers) < 2:
-        return
     window = ["launch", "iteration"]
+    workers = case.profiles[case.profiles["process"] == "workers"].groupby(window).size()
+    if log.empty or workers.empty or workers.max() < 2:
+        return
     received = log.groupby([*window, log["dst"].astype("str")], observed=True)["nbytes"].sum()
     # In another iteration it may be another worker.
     most = received.groupby(level=window).max()
-    more = most / (received.groupby(level=window).sum() / len(workers))
+    more = most / (received.groupby(level=window).sum() / workers)
     if more.median() < _MORE:
         return
     busy = case.busy_s(log, *window) / case.wall_s
@@ -33,7 +33,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         statement=f"one worker receives {format_bytes(int(most.median()))} by P2P, "
         f"{more.median():.1f} times the average of the workers",
         evidence="transfers of the channel p2p: nbytes by iteration and dst",
-        effect=case.effect((busy * (1 - 1 / more)).dropna()),
+        effect=case.effect((busy * (1 - 1 / more)).reindex(case.wall_s.index, fill_value=0.0)),
         remedy="divide the data evenly: more partitions, or another key",
         doubt="few partitions can't be divided evenly",
     )

@@ -70,10 +70,11 @@ def measure_cluster(
             emit.phase("collecting and verifying")
             # If the result is wrong, none of these records is written.
             with emit.region() as keep:
+                tasks = range(n_tasks_before, tasks_seen(client))
                 for record in chain(
                     [sample],
                     counted,
-                    collect(launch, iteration, n_tasks_before, cluster),
+                    collect(launch, iteration, tasks, cluster),
                     spills(launch, sample, spilled_before, cluster),
                     profiler.records(launch, iteration),
                 ):
@@ -112,7 +113,7 @@ def _time_once(
     profiler.begin()
     counters = traffic.network_counters()
     cpu_began = cluster.cpu_seconds()
-    started_at_s, began = time.time(), time.perf_counter()
+    started_at_s, began = time.time() + profiler.offset_s, time.perf_counter()
     result = workload.compute(client, graph)
     submitted = time.perf_counter()
     wait(result)
@@ -159,21 +160,36 @@ def drain(client: Any) -> int:
     client.run(transfers.forget)
     client.run(p2p.forget)
     client.run(wire.forget)
-    n_tasks: int = client.run_on_scheduler(_forget_tasks)
+    n_tasks = tasks_seen(client)
+    client.run_on_scheduler(forget_tasks, n_tasks)
+    return n_tasks
+
+
+def tasks_seen(client: Any) -> int:
+    """Return the number of tasks that the scheduler has seen."""
+
+    def seen(dask_scheduler: Any) -> int:
+        n_tasks: int = dask_scheduler.plugins["task-stream"].index
+        return n_tasks
+
+    n_tasks: int = client.run_on_scheduler(seen)
     return n_tasks
 
 
 def collect(
-    launch: Launch, iteration: int, n_tasks_before: int, cluster: RunningCluster
+    launch: Launch, iteration: int, tasks: range, cluster: RunningCluster
 ) -> Iterator[Record | Batch]:
-    """Yield what the workers and the scheduler have logged since ``drain``."""
+    """Yield what workers have logged since the last call or ``drain``, and these `tasks`.
+
+    What ends meanwhile is left for the next call.
+    """
     client, known = cluster.client, cluster.known_names
     common = records.keys(launch, iteration)
     # First, because collecting sends messages, though not between workers.
     yield from traffic.wire_bytes(launch, iteration, cluster)
     yield from traffic.fetches(client, cluster.names, known, **common)
     yield from traffic.p2p_batches(client, cluster.names, known, **common)
-    for columns in _tasks(client, n_tasks_before):
+    for columns in _tasks(client, tasks):
         # A worker may have left.
         workers = [known.get(address, address) for address in columns.pop("worker")]
         yield Batch.from_columns(TaskRecord, **common, worker=workers, **columns)
@@ -204,34 +220,29 @@ def keep_every_task(dask_scheduler: Any) -> None:
     stream.buffer = deque(stream.buffer)
 
 
-def _forget_tasks(dask_scheduler: Any) -> int:
-    """Drop all but the last tasks, which a dashboard may show; return the total number."""
+def forget_tasks(number: int, dask_scheduler: Any) -> None:
+    """Drop tasks before `number`, but for the last ones, which a dashboard may show."""
     stream = dask_scheduler.plugins["task-stream"]
-    while len(stream.buffer) > _N_TASKS_KEPT:
+    n_old = number - (stream.index - len(stream.buffer))
+    for _ in range(min(n_old, len(stream.buffer) - _N_TASKS_KEPT)):
         stream.buffer.popleft()
-    n_tasks: int = stream.index
-    return n_tasks
 
 
-def _tasks(client: Any, number: int) -> Iterator[dict[str, list[Any]]]:
-    """Yield the tasks from `number` on, in messages of bounded size."""
-    while True:
-        following, columns = json.loads(client.run_on_scheduler(_tasks_from, number, traffic.CHUNK))
-        if following == number:
-            return
-        number = following
-        yield columns
+def _tasks(client: Any, tasks: range) -> Iterator[dict[str, list[Any]]]:
+    """Yield the columns of `tasks`, by their numbers, in messages of bounded size."""
+    for first in tasks[:: traffic.CHUNK]:
+        stop = min(first + traffic.CHUNK, tasks.stop)
+        yield json.loads(client.run_on_scheduler(_tasks_between, first, stop))
 
 
-def _tasks_from(number: int, most: int, dask_scheduler: Any) -> str:
+def _tasks_between(number: int, stop: int, dask_scheduler: Any) -> str:
     # By number, not by time, because the scheduler's correction of workers' clocks has an error of
     # milliseconds, so that a task of the preparation might count for the iteration.
     from dask.utils import key_split
 
     stream = dask_scheduler.plugins["task-stream"]
     n_gone = stream.index - len(stream.buffer)
-    first = max(number, n_gone) - n_gone
-    tasks = list(islice(stream.buffer, first, first + most))
+    tasks = list(islice(stream.buffer, max(0, number - n_gone), max(0, stop - n_gone)))
     bars = [(task, bar) for task in tasks for bar in task["startstops"]]
     columns = {
         "worker": [task["worker"] for task, _ in bars],
@@ -243,4 +254,4 @@ def _tasks_from(number: int, most: int, dask_scheduler: Any) -> str:
         "key": [str(task["key"]) for task, _ in bars],
         "nbytes": [task.get("nbytes") or 0 for task, _ in bars],
     }
-    return json.dumps((n_gone + first + len(tasks), columns))
+    return json.dumps(columns)

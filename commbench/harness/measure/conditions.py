@@ -214,18 +214,28 @@ def _compare_rmm(spec: ClusterSpec, row: dict[str, Any]) -> str:
 
 
 def clock_offsets(cluster: RunningCluster) -> dict[str, float]:
-    """Return the seconds by which the clock of each remote worker is ahead of this process's.
+    """Return the seconds by which the clock of each remote worker is ahead of this process's."""
+    return {address: _offset(cluster, address) for address in cluster.remote_members - {SCHEDULER}}
+
+
+def scheduler_offset(cluster: RunningCluster) -> float:
+    """Return the seconds by which the scheduler's clock is ahead of this process's.
+
+    Dask logs all times of tasks and transfers on the scheduler's clock.
+    """
+    return _offset(cluster, SCHEDULER) if SCHEDULER in cluster.remote_members else 0.0
+
+
+def _offset(cluster: RunningCluster, member: str) -> float:
+    """Return the seconds by which the clock of a member is ahead of this process's.
 
     By Cristian's method: of several requests for the time the one with the shortest round trip
     counts, assuming that it was answered half-way. The error is at most half of that round trip.
     """
-    offsets = {}
-    for address in cluster.remote_members - {SCHEDULER}:
-        answers = []
-        for _ in range(_N_REQUESTS):
-            sent = time.time()
-            theirs = cluster.client.run(time.time, workers=[address])[address]
-            answered = time.time()
-            answers.append((answered - sent, theirs - (sent + answered) / 2))
-        offsets[address] = min(answers)[1]
-    return offsets
+    answers = []
+    for _ in range(_N_REQUESTS):
+        sent = time.time()
+        theirs: float = ask(cluster.client, [member], time.time)[member]
+        answered = time.time()
+        answers.append((answered - sent, theirs - (sent + answered) / 2))
+    return min(answers)[1]

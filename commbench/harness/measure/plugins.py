@@ -28,6 +28,7 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from distributed import Worker
@@ -37,9 +38,10 @@ from distributed.threadpoolexecutor import ThreadPoolExecutor
 from commbench.errors import LaunchError
 from commbench.harness import p2p, transfers, wire
 from commbench.harness.measure import records
+from commbench.harness.measure.conditions import scheduler_offset
 from commbench.launchers.base import RunningCluster
 from commbench.machine.cores import WaitClock, thread_seconds
-from commbench.model import Activity, Launch, ThreadTime
+from commbench.model import Activity, Launch, LongTurn, ProcessUse, Record, ThreadTime
 
 IDLE_SECONDS = 0.1
 _TASK_STREAM = "task-stream"
@@ -47,6 +49,8 @@ _ROLES = {"Dask-Default-Threads": "tasks", "Dask-Offload": "offload"}
 _SECONDS = "seconds"
 _FREE_SECONDS = 10.0
 _LONG_TURN_S = 0.1
+_MAX_LONG_TURNS = 1000
+"""The long turns of a region that are recorded one by one."""
 _WIRE_METER = wire.WireMeter.name
 
 
@@ -65,7 +69,7 @@ class _Cleaner(SchedulerPlugin):  # type: ignore[misc]
         from tornado.ioloop import IOLoop
 
         if client == self.client:
-            IOLoop.current().add_callback(uninstall, scheduler)
+            IOLoop.current().add_callback(uninstall, client, scheduler)
 
 
 class _Uncounted(WorkerPlugin):  # type: ignore[misc]
@@ -120,10 +124,10 @@ def installed(cluster: RunningCluster, *plugins: WorkerPlugin | SchedulerPlugin)
         yield
     except BaseException:
         with contextlib.suppress(Exception):
-            client.run_on_scheduler(uninstall)
+            client.run_on_scheduler(uninstall, client.id)
         raise
     if client.status == "running":
-        client.run_on_scheduler(uninstall)
+        client.run_on_scheduler(uninstall, client.id)
 
 
 def _claim(client: str, plugins: tuple[str, ...], dask_scheduler: Any) -> bool:
@@ -134,9 +138,13 @@ def _claim(client: str, plugins: tuple[str, ...], dask_scheduler: Any) -> bool:
     return True
 
 
-async def uninstall(dask_scheduler: Any) -> None:
-    """Uninstall all plugins of the cleaner's client; runs on the scheduler."""
+async def uninstall(client: str, dask_scheduler: Any) -> None:
+    """Uninstall all plugins of `client`; runs on the scheduler."""
     cleaner = dask_scheduler.plugins.get(_Cleaner.name)
+    if cleaner is not None and cleaner.client != client:
+        # It was disconnected, and another one is measuring.
+        return
+    stop()
     if cleaner is None:
         return
     for name in cleaner.plugins:
@@ -145,7 +153,6 @@ async def uninstall(dask_scheduler: Any) -> None:
                 await dask_scheduler.unregister_worker_plugin(None, name=name)
         elif name in dask_scheduler.plugins:
             dask_scheduler.remove_plugin(name=name)
-    stop()
     stream = dask_scheduler.plugins.get(_TASK_STREAM)
     if cleaner.had_task_stream:
         stream.buffer = deque(stream.buffer, cleaner.n_tasks_kept)
@@ -156,15 +163,23 @@ async def uninstall(dask_scheduler: Any) -> None:
         dask_scheduler.remove_plugin(name=_Cleaner.name)
 
 
+def is_installed(client: str, dask_scheduler: Any) -> bool:
+    """Return whether the plugins of `client` are installed: not if it was disconnected."""
+    cleaner = dask_scheduler.plugins.get(_Cleaner.name)
+    return cleaner is not None and cleaner.client == client
+
+
 class TurnCounter:
     """Counts the turns of an asyncio event loop, by the calls of its selector.
 
-    ``long_seconds`` sums those of at least ``_LONG_TURN_S``, in which the loop does nothing else.
-    For loops without such a selector (uvloop) both stay 0.
+    Those of at least ``_LONG_TURN_S``, in which the loop does nothing else, are ``n_long``, for
+    ``long_seconds``; ``long_turns`` has the begin and end of the last ones, in seconds since the
+    epoch. Loops without such a selector (uvloop) have none.
     """
 
     def __init__(self, loop: Any) -> None:
-        self.n_turns, self.long_seconds = 0, 0.0
+        self.n_turns, self.n_long, self.long_seconds = 0, 0, 0.0
+        self.long_turns: deque[tuple[float, float]] = deque(maxlen=_MAX_LONG_TURNS)
         self._selector = getattr(loop, "_selector", None)
         if self._selector is None:
             return
@@ -175,7 +190,10 @@ class TurnCounter:
             nonlocal selected
             self.n_turns += 1
             if (seconds := clock() - selected) >= _LONG_TURN_S:
+                self.n_long += 1
                 self.long_seconds += seconds
+                ended_at_s = time.time()
+                self.long_turns.append((ended_at_s - seconds, ended_at_s))
             events = select(timeout)
             selected = clock()
             return events
@@ -200,8 +218,7 @@ class QueueCounter:
         if not isinstance(executor, ThreadPoolExecutor):
             return
         self._clock = WaitClock()
-        with contextlib.suppress(OSError, IndexError, ValueError):
-            self._clock.seconds()
+        if not math.isnan(self._waited_s()):
             self.seconds = 0.0
             # Tasks of several threads end at the same time.
             self._lock = threading.Lock()
@@ -210,15 +227,23 @@ class QueueCounter:
 
     def _counted(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         def run() -> Any:
-            before_s = self._clock.seconds()
+            before_s = self._waited_s()
             try:
                 return function(*args, **kwargs)
             finally:
-                waited_s = self._clock.seconds() - before_s
-                with self._lock:
-                    self.seconds += waited_s
+                waited_s = self._waited_s() - before_s
+                if not math.isnan(waited_s):
+                    with self._lock:
+                        self.seconds += waited_s
 
         return self._submit(run)
+
+    def _waited_s(self) -> float:
+        # A process may have no descriptor left, which must not cost a task.
+        try:
+            return self._clock.seconds()
+        except (OSError, IndexError, ValueError):
+            return math.nan
 
     def close(self) -> None:
         """Restore the executor."""
@@ -249,8 +274,10 @@ def read(times: bool, dask_worker: Any = None) -> str:
 
     Returns
     -------
-    {"pid": int, "clock": s, "n_turns": int, "n_task_threads": int,
-    "roles": {thread id: role}, "totals": [[context, label, s], ...], "times": {thread id: [s, s]}}
+    {"pid": int, "clock": s, "delay": s, "n_turns": int, "n_long": int, "long_seconds": s,
+    "long_turns": [[s, s], ...], "n_task_threads": int, "roles": {thread id: role},
+    "totals": [[context, label, s], ...], "times": {thread id: [s, s]}}
+        What has to be added to this process's clock to have the scheduler's is ``delay``.
         The roles of Python's threads, and if `times`, those of ``thread_seconds``.
     """
     # Dask may pass a scheduler by this name.
@@ -261,8 +288,11 @@ def read(times: bool, dask_worker: Any = None) -> str:
         {
             "pid": os.getpid(),
             "clock": time.perf_counter(),
+            "delay": worker.scheduler_delay if worker is not None else 0.0,
             "n_turns": turns.n_turns if turns is not None else 0,
-            "long_turn_seconds": turns.long_seconds if turns is not None else 0.0,
+            "n_long": turns.n_long if turns is not None else 0,
+            "long_seconds": turns.long_seconds if turns is not None else 0.0,
+            "long_turns": [*turns.long_turns] if turns is not None else [],
             "n_task_threads": worker.state.nthreads if worker is not None else 0,
             "roles": {
                 thread.native_id: "loop" if thread.native_id == thread_id else _role(thread.name)
@@ -297,6 +327,25 @@ def _totals(worker: Any, queue: QueueCounter | None) -> list[tuple[str, str, flo
     return [(*activity, seconds) for activity, seconds in sums.items()]
 
 
+def monitored(since_s: float, until_s: float, dask_worker: Any = None) -> list[dict[str, Any]]:
+    """Return what Dask's system monitor has read in a period, as fields of `ProcessUse`.
+
+    All times are on the scheduler's clock.
+    """
+    # The client has none.
+    delay_s = getattr(dask_worker, "scheduler_delay", 0.0)
+    if (monitor := getattr(dask_worker, "monitor", None)) is None:
+        return []
+    names = ("time", "cpu", "memory")
+    readings = zip(*(list(monitor.quantities[name]) for name in names), strict=True)
+    return [
+        {"start_s": start_s + delay_s, "stop_s": stop_s + delay_s, "n_cores": cpu / 100,
+         "memory_bytes": int(memory)}
+        for (start_s, *_), (stop_s, cpu, memory) in pairwise(readings)
+        if stop_s + delay_s > since_s and start_s + delay_s < until_s
+    ]  # fmt: skip
+
+
 class Profiler:
     """Reads the counters of all processes of a cluster, before and after an iteration.
 
@@ -306,6 +355,8 @@ class Profiler:
     def __init__(self, cluster: RunningCluster) -> None:
         self._cluster = cluster
         self._ask(start)
+        # That of the scheduler is ahead of this process's clock.
+        self.offset_s = scheduler_offset(cluster)
 
     def close(self) -> None:
         """Stop counting the turns of the event loops."""
@@ -314,19 +365,26 @@ class Profiler:
     def begin(self) -> None:
         """Read the counters; the iteration begins when this returns."""
         self._before = self._readings(kernel_first=False)
+        self._began_at_s = time.time() + self.offset_s
 
     def end(self) -> None:
         """Read the counters; the iteration has ended."""
+        self._ended_at_s = time.time() + self.offset_s
         self._after = self._readings(kernel_first=True)
 
-    def records(self, launch: Launch, iteration: int) -> Iterator[ThreadTime | Activity]:
+    def records(self, launch: Launch, iteration: int) -> Iterator[Record]:
         """Measure the idle cluster for a moment, and yield the records of the profile."""
         idle_before = self._readings(kernel_first=False)
         time.sleep(IDLE_SECONDS)
         idle_after = self._readings(kernel_first=True)
         common = records.keys(launch, iteration)
+        for name, uses in self._ask(monitored, self._began_at_s, self._ended_at_s).items():
+            for use in uses:
+                yield ProcessUse(**common, worker=name, **use)
         readings = (self._before, self._after, idle_before, idle_after)
         for name, after in self._after.items():
+            if name == "client" and self._is_shared:
+                continue
             pids = {each[name].counters["pid"] if name in each else None for each in readings}
             if len(pids) > 1:
                 # A worker has joined, left or been restarted.
@@ -341,6 +399,8 @@ class Profiler:
                     idle_seconds=idle_seconds, idle_cpu_seconds=unused.cpu_seconds,
                     idle_wait_seconds=unused.wait_seconds, idle_n_turns=unused.n_turns,
                 )  # fmt: skip
+            for start_s, stop_s in _long_turns(before, after):
+                yield LongTurn(**common, worker=name, start_s=start_s, stop_s=stop_s)
             began = {tuple(activity): value for *activity, value in before.counters["totals"]}
             for context, label, value in after.counters["totals"]:
                 seconds = value - began.get((context, label), 0.0)
@@ -348,6 +408,12 @@ class Profiler:
                     yield Activity(
                         **common, worker=name, context=context, label=label, seconds=seconds
                     )
+
+    @property
+    def _is_shared(self) -> bool:
+        """Whether the scheduler is in the client's process, which is then recorded once."""
+        one, two = (self._after[name].counters["pid"] for name in ("client", "scheduler"))
+        return one == two and "scheduler" not in self._cluster.remote_members
 
     def _readings(self, *, kernel_first: bool) -> dict[str, _Reading]:
         """Read all counters, the kernel's first or last, closest to the iteration."""
@@ -405,6 +471,13 @@ class _Reading(NamedTuple):
     times: _Times
 
 
+def _long_turns(before: _Reading, after: _Reading) -> list[tuple[float, float]]:
+    """Return the begin and end of turns between two readings, on the scheduler's clock."""
+    n_new, delay_s = after.counters["n_long"] - before.counters["n_long"], after.counters["delay"]
+    turns = after.counters["long_turns"][-n_new:] if n_new else []
+    return [(start_s + delay_s, stop_s + delay_s) for start_s, stop_s in turns]
+
+
 def _spent(before: _Reading, after: _Reading) -> tuple[float, dict[str, _Use]]:
     """Return the time between two readings, and the sums over the threads of each role."""
     seconds = after.clock - before.clock
@@ -414,7 +487,7 @@ def _spent(before: _Reading, after: _Reading) -> tuple[float, dict[str, _Use]]:
     pace = (after.counters["n_turns"] - before.counters["n_turns"]) / (
         after.counters["clock"] - before.counters["clock"]
     )
-    long_s = after.counters["long_turn_seconds"] - before.counters["long_turn_seconds"]
+    long_s = after.counters["long_seconds"] - before.counters["long_seconds"]
     for tid, (cpu_s, wait_s) in after.times.items():
         role = known.get(tid, "native")
         # A thread that started in between has used all of its time in between.

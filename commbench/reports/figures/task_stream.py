@@ -17,7 +17,7 @@ from commbench.analysis.run import Run
 from commbench.model import Case
 from commbench.model.units import format_seconds
 from commbench.reports.figures import style
-from commbench.reports.figures.iteration_figures import typical_iteration
+from commbench.stats import typical_sample
 
 MAX_WORKERS = 32
 EDGES_UP_TO = 1000
@@ -115,17 +115,9 @@ class Stream:
 
 
 def typical_stream(run: Run, case: Case) -> Stream | None:
-    """Return the iteration with a task stream of a successful launch nearest to the median."""
-    keys = ["case_id", "launch", "iteration"]
-    samples = run.samples[(run.samples.case_id == case.id) & ~run.samples.warmup.astype(bool)]
-    if not run.ends.empty:
-        good = run.ends[(run.ends.case_id == case.id) & run.ends.ok.astype(bool)]
-        samples = samples[samples.launch.isin(good.launch)]
-    samples = samples.merge(run.tasks[keys].drop_duplicates(), on=keys)
-    if samples.empty:
+    """Return the tasks and transfers of the typical iteration of `case`, or None without any."""
+    if (typical := typical_sample(run, case)) is None:
         return None
-    medians = run.summaries.drop_duplicates("case_id").set_index("case_id").median_s
-    typical = typical_iteration(samples.assign(wall_s=samples.seconds), medians[case.id]).iloc[0]
     launch, iteration = int(typical.launch), int(typical.iteration)
 
     def same(frame: pd.DataFrame) -> pd.DataFrame:

@@ -15,7 +15,7 @@ from commbench.analysis.run import Run
 from commbench.backends import parse
 from commbench.errors import CommbenchError, ResultsError, UnknownNameError
 from commbench.model import Manifest, registry
-from commbench.model.units import format_message_size, format_seconds
+from commbench.model.units import format_bandwidth, format_message_size, format_seconds
 
 CHANNELS = {
     "gather": ("", "From the receivers' transfer logs"),
@@ -239,6 +239,20 @@ def median_time(row: Any) -> Quantity:
     if math.isnan(row.low_mode_s):
         return quantity(format_seconds, row.median_s)
     return Quantity(" or ".join(range_ends(row.low_mode_s, row.high_mode_s)), row.median_s)
+
+
+def idle_cores(n_cores: float) -> Quantity:
+    """Return the cores that an idle cluster uses, in hundredths."""
+    text = "<0.01" if 0 < n_cores < 0.005 else f"{n_cores:.2f}"
+    return Quantity("—" if math.isnan(n_cores) else text, n_cores)
+
+
+def median_bandwidth(row: Any) -> Quantity:
+    """Return the payload over the median of a summary, or over both modes."""
+    if math.isnan(row.low_mode_s):
+        return quantity(format_bandwidth, row.throughput_Bps)
+    modes = (format_bandwidth(row.payload_bytes / s) for s in (row.low_mode_s, row.high_mode_s))
+    return Quantity(" or ".join(modes), row.throughput_Bps)
 
 
 def range_ends(low_s: float, high_s: float) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from commbench.analysis.run import Run
 from commbench.model import FETCHES, Comparison
@@ -20,7 +21,9 @@ from commbench.reports.sections import (
     variants_title,
 )
 from commbench.stats.comparison import EQUAL_WORK, least_launches
+from commbench.stats.inference import CONFIDENCE
 
+_LOOK = " (and the interval of that level), because a run with a budget is looked at several times"
 _BUDGET_FACTOR = 1.5
 """How many times the budget is suggested that was too short for a verdict."""
 
@@ -78,15 +81,21 @@ def _resolution(run: Run) -> str:
             f"This run can't tell any {what} apart: it has {plural(known[0].n_launches, 'launch')} "
             f"per case, and needs {n_launches} ({design})."
         )
-    least, most = able[0], able[-1]
-    ratios = f"{most.detectable:.3g}×"
-    if most.detectable > (1 + most.min_effect) * least.detectable:
-        ratios = f"{least.detectable:.3g}× to {ratios}"
-    if unable := [c for c in known if c not in able]:
-        ratios += f", and any of {_described(run, unable[0])}"
-        ratios += f" and {len(unable) - 1} more" * (len(unable) > 1)
-    other = "other " * any(c.verdict in ("faster", "slower") for c in known)
-    return f"This run can miss {other}differences below {ratios}."
+    open_ = [c for c in able if c.verdict == "inconclusive"]
+    unable = [c for c in known if c not in able]
+    if not open_ and not unable:
+        return ""
+    missed = []
+    if open_:
+        least, most = open_[0], open_[-1]
+        ratios = f"{most.detectable:.3g}×"
+        if most.detectable > (1 + most.min_effect) * least.detectable:
+            ratios = f"{least.detectable:.3g}× to {ratios}"
+        missed.append(f"one below {ratios}")
+    if unable:
+        more = f" and {len(unable) - 1} more" * (len(unable) > 1)
+        missed.append(f"any of {_described(run, unable[0])}{more}")
+    return f"Where no difference is shown, this run can miss {', and '.join(missed)}."
 
 
 def design_for_verdict(run: Run) -> tuple[int, str]:
@@ -100,7 +109,8 @@ def design_for_verdict(run: Run) -> tuple[int, str]:
         for c in run.comparisons
         if min(c.baseline_s, c.candidate_s) > 0
     )
-    n_launches = least_launches(max(together.values(), default=1))
+    alpha = min((c.alpha for c in run.comparisons), default=1 - CONFIDENCE)
+    n_launches = least_launches(max(together.values(), default=1), alpha)
     if not run.manifest.stopping:
         return n_launches, f"--launches {n_launches}"
     block_s = run.ends.groupby("case_id")["seconds"].median().sum()
@@ -139,36 +149,62 @@ def note(group: Sequence[Comparison], pairs: str) -> str:
     """Return the meaning of the verdicts of `group`; `pairs` describes those tested together."""
     adjusted = f", adjusted for {pairs} (Holm)" if pairs else ""
     limit, tests = 1 + group[0].min_effect, " or ".join(sorted({c.test for c in group}))
-    pairing = (
-        "of the launches in each block, which took turns"
-        if all(c.paired for c in group)
-        else "of each launch of one with each of the other"
+    pairing = " or, without the same blocks, ".join(
+        words
+        for words, paired in (
+            ("of the launches in each block, which took turns", True),
+            ("of each launch of one with each of the other", False),
+        )
+        if any(c.paired == paired for c in group)
     )
     return (
         f"Ratio by Hodges and Lehmann, {pairing}, with its interval; p: exact "
         f"{tests} test of the launches' medians{adjusted}; finds from: the ratio that has a "
-        "verdict with a probability of 90 %; same within: the 90 % interval, which two one-sided "
-        "tests leave, and on which the verdict same rests. "
-        f"faster, slower: beyond 1/{limit:.4g} or {limit:.4g}, the interval without 1, p ≤ 0.05; "
+        f"verdict with a probability of 90 %; same within: the {same_level(group[0])} interval, "
+        "which two one-sided tests leave, and on which the verdict same rests. "
+        f"faster, slower: beyond 1/{limit:.4g} or {limit:.4g}, the interval without 1, "
+        f"p ≤ {group[0].alpha:.3g}{_LOOK * (group[0].alpha < 1 - CONFIDENCE)}; "
         f"same: within {limit:.4g}; inconclusive: neither."
         + f" unequal: the bytes moved differ by more than {EQUAL_WORK:.0%}."
         * any(c.verdict == "unequal" for c in group)
     )
 
 
-def slowdowns(comparisons: Iterable[Comparison]) -> dict[tuple[str, str], float]:
+class Slowdown(NamedTuple):
+    """The ratio of the time of a slower case to that of a faster one, and its interval."""
+
+    ratio: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.ratio:.2f}×"
+
+    @property
+    def with_interval(self) -> str:
+        """Return the ratio and its interval, for sentences without a table of intervals."""
+        return f"{self} ({self.low:.2f} to {self.high:.2f})"
+
+
+def same_level(comparison: Comparison) -> str:
+    """Return the level of the interval on which the verdict same rests."""
+    return f"{100 * (1 - 2 * comparison.alpha):.3g} %"
+
+
+def slowdowns(comparisons: Iterable[Comparison]) -> dict[tuple[str, str], Slowdown]:
     """Return the ratios that are significant, by the ids of the faster and the slower case."""
     ratios = {}
     for c in comparisons:
         if c.verdict == "slower":
-            ratios[c.baseline_id, c.candidate_id] = c.ratio
+            ratios[c.baseline_id, c.candidate_id] = Slowdown(c.ratio, c.ci_low, c.ci_high)
         elif c.verdict == "faster":
-            ratios[c.candidate_id, c.baseline_id] = 1 / c.ratio
+            inverse = Slowdown(1 / c.ratio, 1 / c.ci_high, 1 / c.ci_low)
+            ratios[c.candidate_id, c.baseline_id] = inverse
     return ratios
 
 
 def ranked(
-    cases: Iterable[str], ratios: Mapping[tuple[str, str], float]
+    cases: Iterable[str], ratios: Mapping[tuple[str, str], Slowdown]
 ) -> tuple[list[str], list[str], list[str]]:
     """Return the fastest of the `cases`, the slower ones, and those that are not distinguished.
 

@@ -16,6 +16,7 @@ from commbench.reports.sections import (
     Section,
     Table,
     counts,
+    idle_cores,
     interval_title,
     labels,
     median_time,
@@ -28,7 +29,7 @@ from commbench.reports.sections import (
     warmup,
     with_tuning,
 )
-from commbench.reports.sections.differences import ratio, slowdowns, verdict_cells
+from commbench.reports.sections.differences import ratio, same_level, slowdowns, verdict_cells
 
 _MAX_OPENING = 12
 """The maximum cases of which the opening shows the times."""
@@ -69,14 +70,14 @@ def time_tables(run: Run) -> Iterator[Table]:
                 ],
                 "moved": quantities(format_bytes, group.moved_bytes),
                 "CPU\ns": map(number, group.cpu_s),
-                "idle\ncores": map(number, group.idle_cores),
+                "CPUs\nif idle": map(idle_cores, group.idle_cores),
             },
             f"Median over launches of each launch's median ({counts(group)}). "
             + f"Payload: {format_bytes(payload)}. " * (payload > 0)
             + "moved: serialized bytes between "
             "workers in an iteration, the mean. CPU: all processes, client and scheduler "
-            "included, in an iteration. Idle cores: burned by the cluster while "
-            "nothing is asked of it." + warmup(group),
+            "included, in an iteration. CPUs if idle: those that the cluster uses "
+            "while nothing is asked of it." + warmup(group),
         )
 
 
@@ -143,7 +144,7 @@ def _region_table(table: pd.DataFrame, title: str = "") -> Table:
 def _shown_interval(c: Comparison) -> str:
     """Return the interval on which the verdict rests."""
     _, interval, _, _, same, verdict = verdict_cells(c)
-    return f"{same} (90 %)" if verdict == "same" else interval
+    return f"{same} ({same_level(c)})" if verdict == "same" else interval
 
 
 def _bar(share: float, longest: int = _LONGEST_BAR) -> str:
@@ -202,10 +203,12 @@ _LOOP = {
     "poll": "poll", "loop_queue": "no core", "asleep": "asleep",
 }  # fmt: skip
 DOING = {
-    "compute": "computing", "queue": "with no core", "blocked": "blocked",
+    "compute": "on a core", "queue": "with no core", "blocked": "blocked",
     "data": "awaiting data", "idle": "idle",
 }  # fmt: skip
 """How a thread spends the parts of its time that the opening shows, as their columns say it."""
+_OPENING = {"compute": "on core"}
+"""The titles in the opening, where they differ: of compute and other CPU together."""
 
 
 def profile_tables(run: Run) -> Iterator[Table]:
@@ -222,9 +225,10 @@ def profile_tables(run: Run) -> Iterator[Table]:
                 **{title: map(_percent, tasks[name]) for name, title in TASKS.items()},
             },
             "An average thread of an average worker; a row adds up to 100. compute: on a core in a "
-            "task; no core: ready to run, but other threads had the cores; blocked: in a task, but "
-            "asleep (waits for the GIL, locks, I/O); await data: no task, and a fetch or a P2P "
-            "batch under way.",
+            "task; other CPU: on a core outside of what Dask meters as tasks; no core: ready to "
+            "run, but other threads had the cores; blocked: in a task, but asleep (waits for the "
+            "GIL, locks, I/O); await data: no task, and a fetch or a P2P batch under way; idle: "
+            "the rest.",
         )
     loops = shares[shares["asleep"].notna()]
     # Without gilknocker the column would be empty.
@@ -288,9 +292,11 @@ def profile_opening(run: Run) -> Iterator[Table]:
             {
                 "ms of the median": names[rows.index],
                 **{
-                    TASKS[name].replace("\n", " "): map(number, 1000 * rows[name]) for name in DOING
+                    title.replace("\n", " "): map(number, 1000 * rows[name])
+                    for name, title in (TASKS | _OPENING).items()
+                    if name in DOING
                 },
-                "CPUs if idle": map(number, costs["idle_cores"][rows.index]),
+                "CPUs if idle": map(idle_cores, costs["idle_cores"][rows.index]),
             },
         )
 
@@ -343,12 +349,12 @@ def _cause(
     if causes_s.iloc[0] < more_s["idle"] / 2:
         causes_s = more_s
     named = [
-        f"{format_seconds(seconds)} more {DOING[str(part)]}"
+        f"{format_seconds(seconds)} {DOING[str(part)]}"
         for part, seconds in causes_s.head(2).items()
         if seconds > max(0.0, _NEAR * causes_s.iloc[0])
     ]
-    slow, fast = backends[slow_id], backends[fast_id]
-    return f"{slow} is slower than {fast}: {', '.join(named)}" if named else ""
+    slow, fast, total = backends[slow_id], backends[fast_id], format_seconds(more_s.sum())
+    return f"{slow} takes {total} longer than {fast}: {', '.join(named)}" if named else ""
 
 
 def _percent(share: float) -> str:

@@ -19,8 +19,9 @@ from commbench.reports.sections import (
     Table,
     by_size,
     counts,
+    idle_cores,
+    median_bandwidth,
     median_time,
-    number,
     quantities,
     quantity,
     warmup,
@@ -60,15 +61,16 @@ def _columns_by_size(
     """Yield the subject, the cells and the note of each table of one mode."""
     median = f"the median over launches of each launch's median ({counts(group)})"
     times = [median_time(row) for row in group.itertuples()]
-    bandwidths = quantities(format_bandwidth, group.throughput_Bps)
+    bandwidths = [median_bandwidth(row) for row in group.itertuples()]
     rates = quantities(_format_rate, 1 / group.median_s.where(group.median_s > 0))
     params = case.params
     windows = f"windows of {params.get('window')} messages, each acknowledged"
     if mode == "latency":
-        idle = {row.backend: number(row.idle_cores) for row in group.itertuples()}
+        idle = {row.backend: idle_cores(row.idle_cores) for row in group.itertuples()}
         cores = ", ".join(f"{name} {text}" for name, text in idle.items())
         what = _IS.get(layer, "Half the round trip: ")
-        yield "latency", times, f"{what}{median}. Idle cores: {cores}.{warmup(group)}"
+        note = f"{what}{median}. Cores in use while nothing is sent: {cores}.{warmup(group)}"
+        yield "latency", times, note
         one_way = "Message size / latency: one message at a time, in one direction at a time."
         yield "bandwidth", bandwidths, _MOVES.get(layer, one_way)
     elif mode == "loaded-latency":
@@ -112,7 +114,10 @@ def _columns_by_size(
         )
         named = f", mode {mode}" if mode != "latency" else ""
         texts = quantities(format_seconds, group.cpu_s)
-        note = "Of all messages of a size, over their number."
+        note = (
+            "Of all messages of a size, over their number. Messages are also prepared and checked, "
+            "which the time of a message leaves out."
+        )
         yield f"CPU time of one message, {by}{named}", texts, note
 
 
@@ -198,7 +203,8 @@ def _layer_cell(row: Any) -> str:
 def _layer_meaning(run: Run, layers: list[str], group: pd.DataFrame) -> str:
     words = {
         "memcpy": "memcpy: one copy within a process, called from Python.",
-        "raw": "raw: the transport without Python's event loop.",
+        "raw": "raw: the transport without Python's event loop: that of tcp is called from "
+        "Python, that of ucx and mpi runs in C.",
         "coroutine": "coroutine: the backend's own send and receive, awaited.",
         "comm": "comm: Dask's write and read, with serialization.",
         "worker": "worker: a fetch, which is a request and its answer; not halved.",
@@ -238,8 +244,7 @@ def all_to_all_tables(run: Run) -> Iterator[Table]:
         for row in group.itertuples():
             size = run.message_bytes(row.case_id, layer, row.payload_bytes)
             cells[size, f"{row.backend}\ntime"] = median_time(row)
-            bandwidth = quantity(format_bandwidth, row.throughput_Bps)
-            cells[size, f"{row.backend}\nbandwidth"] = bandwidth
+            cells[size, f"{row.backend}\nbandwidth"] = median_bandwidth(row)
         yield by_size(
             f"{task}, {FETCHES[layer]}", cells, f"{_FETCH_TIMES[layer]} ({counts(group)}).", "block"
         )

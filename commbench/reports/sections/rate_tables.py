@@ -21,6 +21,7 @@ from commbench.reports.sections import (
     Quantity,
     Section,
     Table,
+    interval_title,
     number,
     percent,
     quantities,
@@ -37,7 +38,8 @@ def tables(run: Run) -> Iterator[Table]:
     """Yield a table of rates per workload, and one of efficiency per series of durations."""
     # Of a single operation, the time of the iteration says all.
     counts = run.samples[run.samples["n_operations"] > 1].drop_duplicates("case_id")
-    rows = run.summaries.merge(counts[["case_id", "n_operations", "operations"]], on="case_id")
+    rows = run.summaries[run.summaries["n_launches"] > 0]
+    rows = rows.merge(counts[["case_id", "n_operations", "operations"]], on="case_id")
     alone = len({*run.case_labels.values()}) == 1
     # Of tasks that have a duration, the efficiency says more.
     have_duration = [case.id for case in run.suite.cases if _TASK_S in case.params]
@@ -53,7 +55,7 @@ def tables(run: Run) -> Iterator[Table]:
                 variants_title(run): with_tuning(group.backend),
                 **({} if is_bytes else {f"time per {name.removesuffix('s')}": seconds}),
                 title: quantities(form, group.n_operations / group.median_s),
-                "interval of\nthe rate": [_rates(row, form) for row in group.itertuples()],
+                interval_title(group.confidence): [_rates(row, form) for row in group.itertuples()],
             },
         )
     yield from _efficiencies(run, rows.set_index("case_id"))

@@ -84,11 +84,9 @@ def _row(what: str, group: list[Comparison], why: str) -> _Row:
         same = all(c.verdict == "same" for c in group)
         return _Row(what, "", "all are the same" if same else "no difference shown", "")
     if not best:
-        pairs = (
-            f"{names[slow]} {ratio:.2f}× {names[fast]}" for (fast, slow), ratio in ratios.items()
-        )
+        pairs = (f"{names[slow]} {ratio} {names[fast]}" for (fast, slow), ratio in ratios.items())
         return _Row(what, "", ", ".join(pairs), why)
-    others = [f"{names[slow]} {ratios[best[0], slow]:.2f}×" for slow in beaten]
+    others = [f"{names[slow]} {ratios[best[0], slow]}" for slow in beaten]
     others += [f"{names[case]} undecided" for case in left]
     # With others that may be as fast there is no winner.
     fastest = "" if left else " or ".join(names[case] for case in best)

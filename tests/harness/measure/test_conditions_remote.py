@@ -143,9 +143,11 @@ def test_the_clock_offset_of_another_host(far):
 
 def test_members_are_located_by_host_and_process_id(cluster, monkeypatch):
     pids = set(cluster.pids)
-    for name, value in (("pids", ()), ("remote_members", frozenset(["?"]))):
+    changed = {"pids": (), "remote_members": frozenset(["?"]), "shares_processes": True}
+    for name, value in changed.items():
         monkeypatch.setattr(cluster, name, value)
     members.locate(cluster)
+    assert not cluster.shares_processes
     assert set(cluster.pids) == pids
     assert cluster.remote_members == frozenset()
     here = members.process_location()
@@ -156,6 +158,7 @@ def test_members_are_located_by_host_and_process_id(cluster, monkeypatch):
     members.locate(cluster)
     assert cluster.pids == (os.getpid(),)
     assert cluster.remote_members == {SCHEDULER, *cluster.names}
+    assert cluster.shares_processes
 
 
 def test_core_times_are_read_by_the_worker_or_scheduler_elsewhere(far):
