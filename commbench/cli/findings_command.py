@@ -48,6 +48,8 @@ def diagnose(ctx: click.Context, run: Path, form: str, fail_on: tuple[str, ...] 
     for name in fail_on or ():
         if name not in known:
             raise UnknownNameError("rule", name, known)
+        if name != "any":
+            registry.load("rule", name)
     status = 0
     if run.suffix == ".py":
         run, status = record(ctx, run)

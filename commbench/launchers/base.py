@@ -6,7 +6,7 @@ import contextlib
 import importlib.util
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -122,12 +122,10 @@ def memory_limit(spec: ClusterSpec, default: int | float) -> int | float:
     return parse_memory(spec.memory_limit, "a memory limit", "--memory-limit")
 
 
-def _supporters(field: str) -> Iterator[str]:
-    """Yield the names of the launchers that support a field of the spec."""
-    for name in registry.names("launcher"):
-        with contextlib.suppress(UnavailableError):
-            if field in registry.load("launcher", name).supports:
-                yield name
+def _supporters(field: str) -> list[str]:
+    """Return the names of the launchers that support a field of the spec."""
+    launchers = registry.loadable("launcher").items()
+    return [name for name, launcher in launchers if field in launcher.supports]
 
 
 class Launcher(ABC):

@@ -7,6 +7,7 @@ are imported when they are loaded.
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import EntryPoints, entry_points
 from pathlib import Path
@@ -54,6 +55,15 @@ def load(kind: str, name: str) -> Any:
                 "install what is missing",
             ) from error
     raise UnknownNameError(kind, name, names(kind))
+
+
+def loadable(kind: str) -> dict[str, Any]:
+    """Return the objects of a kind by name, without those that can't be imported."""
+    objects = {}
+    for name in names(kind):
+        with suppress(UnavailableError):
+            objects[name] = load(kind, name)
+    return objects
 
 
 def suites() -> dict[str, Path]:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from commbench.analysis import findings, warnings
+from commbench.analysis import warnings
 from commbench.analysis.run import Run
-from commbench.model import FETCHES
+from commbench.model import FETCHES, registry
 from commbench.model.units import format_bandwidth, format_message_size, format_seconds
 from commbench.reports import findings as sentences
 from commbench.reports import json, terminal
@@ -39,7 +39,8 @@ class LinkReport:
     @cached_property
     def faults(self) -> list[Any]:
         """The findings about links, the slowest first."""
-        names = {name for name, rule in findings.rules().items() if rule.concerns_links}
+        rules = registry.loadable("rule")
+        names = {name for name, rule in rules.items() if rule.concerns_links}
         return [each for each in self.run.findings if each.rule in names]
 
     @cached_property

@@ -42,7 +42,7 @@ _LEAST_SHARE = 0.05
 NEXT = "What to do next"
 _SETTLE, _GO_ON = "settle the rest", "go on (may not settle all)"
 _MAX_MINUTES = 60
-"""The longest budget that is suggested."""
+"""The longest budget that is suggested, but for twice the one that was too short."""
 _DESIGN = {"--launches": 1, "--iterations": 1, "--budget": 1, "--detect": 1, "--rigorous": 0,
            "--quick": 0}  # fmt: skip
 """The options that fix the design of a run, and the number of their values."""
@@ -289,10 +289,13 @@ def _differences(compared: Sequence[Comparison]) -> str:
         return f"it takes {MIN_LAUNCHES} launches to compare them"
     differ = [c for c in compared if c.verdict in ("faster", "slower")]
     if not differ:
-        n, able = len(compared), [c.detectable for c in compared if c.verdict != "same"]
+        n, missed = len(compared), [c.detectable for c in compared if c.verdict != "same"]
         text = f"{n} comparisons find no difference" if n > 1 else "no difference is found"
+        if not missed:
+            return text
         # The farther from 1 a ratio has to be for a verdict, the less their absence says.
-        return text + (f" (one below {max(able):.3g}× can be missed)" if able else "")
+        limit = f"one below {max(missed):.3g}×" if max(missed) < math.inf else "any"
+        return f"{text} ({limit} can be missed)"
     worst = max(max(c.ratio, 1 / c.ratio) for c in differ)
     return f"{len(differ)} of {len(compared)} comparisons find a difference, up to {worst:.2f}×"
 
@@ -317,10 +320,10 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
         yield "measure the full size", again
     elif again and rule and any(warnings.undecided(run)):
         # Launches that are added because nothing was found would be tested once too often.
-        minutes = math.ceil(_more(run) * rule.budget_s / 60)
+        needed, least = (math.ceil(n * rule.budget_s / 60) for n in (_more(run), 2))
+        minutes = min(needed, max(_MAX_MINUTES, least))
         detect = f" --detect {rule.detect:.1%}" * (rule.detect != Stopping().detect)
-        what = _SETTLE if minutes <= _MAX_MINUTES else _GO_ON
-        yield what, f"{again} --budget {min(minutes, _MAX_MINUTES)}m{detect}"
+        yield _SETTLE if minutes == needed else _GO_ON, f"{again} --budget {minutes}m{detect}"
     elif again and not rule and any(c.verdict == "inconclusive" for c in run.comparisons):
         yield "settle what is open (up to 1 h)", f"{again} --rigorous"
     wrong = [finding for finding in run.findings if not finding.is_fine]

@@ -68,13 +68,12 @@ class ComparedRuns:
 
     @property
     def lost(self) -> list[str]:
-        """The cases that can't be compared, because no launch ended well in one of the runs."""
-        compared = {c.baseline_id for c in self.comparisons}
+        """The cases of which launches ended well in the baseline, and none in the candidate."""
         first, second = map(good_launches, (self.baseline, self.candidate))
         return [
             self.baseline.case_names[old]
             for old, new in self.match.same.items()
-            if old not in compared and not (old in first and new in second)
+            if old in first and new not in second
         ]
 
     @property
@@ -84,27 +83,9 @@ class ComparedRuns:
     @property
     def headline(self) -> list[str]:
         """The verdicts in a line each, with their cases: the worst first; then other bytes."""
-        undecided = self.with_verdict("inconclusive")
-        least = stats.least_launches(len(self.comparisons))
-        few = [c.n_launches for c in undecided if c.n_launches < least]
-        remedies = []
-        if few:
-            n = len(few)
-            whose = "" if n == len(self.comparisons) else f" {n} of them"
-            remedies.append(
-                f"{plural(min(few), 'launch')} can't decide{whose or f' {self._count}'}, whatever "
-                f"their times; {least} can"
-            )
-        if len(few) < len(undecided):
-            remedies.append(
-                _found_from(undecided) + "More --launches can decide, or a quieter machine"
-            )
-        remedy = ". ".join(remedies)
-        if not any(map(self.fails, self.with_verdict("inconclusive"))):
-            remedy += ". This passes, except with --undecided fail"
         groups = (
             ("Slower", ("slower",), ""),
-            ("Undecided", ("inconclusive",), f". {remedy}"),
+            ("Undecided", ("inconclusive",), f". {self._remedy()}"),
             ("Faster", ("faster",), ""), ("Same", ("same",), ""),
         )  # fmt: skip
         lines = []
@@ -115,8 +96,28 @@ class ComparedRuns:
                 which = "" if every and title in ("Undecided", "Same") else f": {named}"
                 lines.append(f"{title}: {len(cases)} of {self._count}{which}{end}.")
         if self.lost:
-            lines.append(f"Not compared: {some(self.lost, _MOST_NAMED)}: no launch ended well.")
+            which = f"in the {self.sides[1]} run"
+            lines.append(f"Lost: {some(self.lost, _MOST_NAMED)}: no launch ended well {which}.")
         return [*lines, *self._other_bytes()]
+
+    def _remedy(self) -> str:
+        """Return what can decide the undecided cases, and whether they pass."""
+        undecided = self.with_verdict("inconclusive")
+        least = stats.least_launches(len(self.comparisons))
+        few = [c.n_launches for c in undecided if c.n_launches < least]
+        sentences = []
+        if few:
+            which = self._count if len(few) == len(self.comparisons) else f"{len(few)} of them"
+            sentences.append(
+                f"{plural(min(few), 'launch')} can't decide {which}, whatever their times; "
+                f"{least} can"
+            )
+        if len(few) < len(undecided):
+            more = "More --launches can decide, or a quieter machine"
+            sentences.append(_found_from(undecided) + more)
+        if undecided and not any(map(self.fails, undecided)):
+            sentences.append("This passes, except with --undecided fail")
+        return ". ".join(sentences)
 
     def _other_bytes(self) -> Iterator[str]:
         """Yield the amounts if cases moved other bytes, and what that can come from."""

@@ -92,7 +92,8 @@ def typical_sample(run: Run, case: Case) -> pd.Series[Any] | None:
 
     Only samples with records of tasks count, or without any, of transfers.
     """
-    samples = run.measured[run.measured["case_id"] == case.id]
+    samples = run.measured
+    samples = samples[(samples["case_id"] == case.id) & (samples["layer"] == "workload")]
     keys = ["case_id", "launch", "iteration"]
     logged = run.transfers if run.tasks.empty else run.tasks
     samples = samples.merge(logged[keys].drop_duplicates(), on=keys)

@@ -535,7 +535,7 @@ class _Observer:
         region = _Open(
             number=self._n_regions, parent=self._open[-1].number if self._open else -1,
             launch=launch, profiler=profiler, spilled=client.run(spill.written),
-            offset_s=conditions.scheduler_offset(self._cluster),
+            offset_s=profiler.offset_s if profiler else conditions.scheduler_offset(self._cluster),
         )  # fmt: skip
         self._n_regions += 1
         if profiler is not None:
@@ -550,10 +550,11 @@ class _Observer:
         spent = self._cluster.cpu_by_process()
         if region.profiler is not None:
             region.profiler.end()
-        self._cluster.update()
-        if {*self._cluster.pids, *self._cluster.remote_members} - spent.keys():
-            # Workers have joined.
-            spent = self._cluster.cpu_by_process() | spent
+        with suppress(Exception):
+            self._cluster.update()
+            if {*self._cluster.pids, *self._cluster.remote_members} - spent.keys():
+                # Workers have joined.
+                spent = self._cluster.cpu_by_process() | spent
         cpu_seconds = _spent(region.cpu_before, spent)
         cpu_seconds = max(0.0, cpu_seconds - region.paused_cpu_s)
         sample = records.sample(

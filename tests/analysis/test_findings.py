@@ -13,7 +13,7 @@ from commbench import model
 from commbench.analysis import findings
 from commbench.analysis.findings import CaseRecords, Rule
 from commbench.errors import ResultsError
-from commbench.model import ClusterSpec, Effect, Finding
+from commbench.model import ClusterSpec, Effect, Finding, registry
 
 CASE = builders.case()
 CORES = {"cpu": {"usable_cores": 2}}
@@ -423,7 +423,7 @@ def test_a_rule_that_fails_costs_its_finding_only(installed):
 def test_every_rule_has_a_title_a_limit_and_a_fault_that_it_has_to_find(monkeypatch):
     monkeypatch.syspath_prepend(Path(__file__).parents[1] / "faults")
     faults = importlib.import_module("faults")
-    rules = findings.rules()
+    rules = registry.loadable("rule")
     assert len({rule.title for rule in rules.values()}) == len(rules)
     assert all(rule.limit for rule in rules.values())
     assert rules.keys() == faults.FAULTS.keys() | {"little-communication"}

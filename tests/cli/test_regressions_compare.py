@@ -217,7 +217,7 @@ def test_a_case_of_which_all_launches_failed_in_one_run_fails(old, tmp_path, for
     assert result.exit_code == 1
     assert "merge over ucx" in result.stdout
     if form == "terminal":
-        assert "Not compared: merge over ucx: no launch ended well." in result.stdout
+        assert "Lost: merge over ucx: no launch ended well in the second run." in result.stdout
         assert "the second run: 6 of 12 launches failed" in " ".join(result.stdout.split())
 
 

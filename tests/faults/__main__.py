@@ -17,7 +17,7 @@ import outcomes  # noqa: E402
 from faults import SHARES, TRIALS, Outcome  # noqa: E402
 from outcomes import rate  # noqa: E402
 
-from commbench.analysis import findings  # noqa: E402
+from commbench.model import registry  # noqa: E402
 
 FILE = ROOT / "results" / "diagnosis" / "outcomes.jsonl"
 PAGE = ROOT / "docs" / "diagnosis.md"
@@ -49,7 +49,7 @@ def tables(rows: list[dict[str, Any]]) -> str:
     is_proof = table["trial"].str.startswith("prove-", na=False)
     table, proofs = table[~is_proof], table[is_proof]
     healthy = table[table["rule"] == ""]
-    for name, rule in findings.rules().items():
+    for name, rule in registry.loadable("rule").items():
         trials = table[table["rule"] == name]
         others = table[table["rule"] != name]
         false = [name in found for found in others["false"]]

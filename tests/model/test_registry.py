@@ -2,10 +2,10 @@ import subprocess
 import sys
 from importlib.metadata import EntryPoint, EntryPoints
 
+import builders
 import pytest
 from processes import invoke
 
-from commbench.analysis import findings
 from commbench.backends.base import Backend
 from commbench.errors import UnavailableError, UnknownNameError
 from commbench.launchers.base import Launcher
@@ -112,4 +112,12 @@ def test_list_goes_on_after_a_plugin_that_cannot_be_imported(install, kind):
 
 def test_rules_that_cannot_be_imported_are_left_out(install):
     install("rule", broken="no_such_module:RULE")
-    assert findings.rules() == {}
+    assert registry.loadable("rule") == {}
+
+
+def test_a_rule_that_cannot_be_imported_is_no_rule_to_fail_on(install, tmp_path):
+    install("rule", broken="no_such_module:RULE")
+    run = builders.written(tmp_path, [builders.case()], []).path
+    result = invoke("diagnose", run, "--fail-on", "broken")
+    assert result.exit_code == 2
+    assert "rule broken is unavailable" in " ".join(result.stderr.split())

@@ -549,6 +549,27 @@ def test_the_next_budget_is_what_the_undecided_differences_take(recorded, detect
     assert step in opening.next_steps(run)
 
 
+@pytest.mark.parametrize(("budget_s", "minutes"), [(3600.0, 120), (7200.0, 240)])
+def test_a_long_budget_that_was_too_short_is_followed_by_a_longer_one(recorded, budget_s, minutes):
+    run = run_of(
+        recorded, {"tcp": 1.0, "mpi": NOISY}, command="commbench run merge --rigorous",
+        stopping=Stopping(budget_s=budget_s),
+    )  # fmt: skip
+    vars(run)["comparisons"] = [replace(run.comparisons[0], detectable=1.5, ratio=1.01)]
+    assert f"commbench run merge --budget {minutes}m" in opening.next_steps(run)
+
+
+def test_a_control_that_few_launches_can_not_show_says_so():
+    def said(*detectable):
+        return opening._differences([
+            SimpleNamespace(n_launches=6, verdict="inconclusive", detectable=each)
+            for each in detectable
+        ])  # fmt: skip
+
+    assert said(1.2, math.inf) == "2 comparisons find no difference (any can be missed)"
+    assert said(1.2) == "no difference is found (one below 1.2× can be missed)"
+
+
 def test_a_region_with_others_in_it_says_which(recorded):
     outer, inner = (
         builders.case(workload=name, cluster=ClusterSpec(launcher=USER_CODE))

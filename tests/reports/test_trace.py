@@ -154,3 +154,10 @@ def test_a_run_without_tasks_is_refused(recorded):
     run = recorded([CASE], builders.ended([sample(CASE, 1.0)]))
     with pytest.raises(UsageError, match="has no tasks"):
         trace.render(run)
+
+
+def test_fetches_of_all_pairs_are_no_iteration(recorded):
+    case = builders.case(workload="all-to-all")
+    records = [sample(case, 1.0, layer="alone"), transfer(case, 0, 1, 10, channel="alone")]
+    with pytest.raises(UsageError, match="has no tasks"):
+        trace.render(recorded([case], builders.ended(records)))

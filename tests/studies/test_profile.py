@@ -283,16 +283,23 @@ def test_the_time_of_a_region_has_not_what_commbench_does_within(started, tmp_pa
 
 
 def test_a_region_ends_while_tasks_go_on_and_these_are_in_the_next(started, tmp_path):
+    begun = tmp_path / "begun"
+
+    def work(number):
+        # The last tasks wait until the next region has begun.
+        time.sleep(0.005)
+        while number >= 100 and not begun.exists():
+            time.sleep(0.01)
+
     with commbench.profile(started, output=tmp_path) as run:
         with run.region("submit"):
-            futures = started.map(time.sleep, [0.002] * 2000, pure=False)
+            futures = started.map(work, range(150), pure=False)
         with run.region("wait"):
+            begun.touch()
             wait(futures)
-        regions = run.regions.set_index("name")["seconds"]
-        assert regions["submit"] + 0.2 < regions["wait"]
     counts = run.tasks["workload"].value_counts()
-    assert counts["submit"] + counts["wait"] + counts["code"] == 2000
-    assert counts["wait"] > 1000
+    assert counts.sum() == 150
+    assert counts["wait"] >= 50
 
 
 def test_what_ends_while_records_are_collected_is_in_the_next_region(

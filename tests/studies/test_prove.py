@@ -12,11 +12,10 @@ import pytest
 from processes import usage_error
 
 import commbench
-from commbench.analysis import findings
 from commbench.analysis.findings import Rule
 from commbench.errors import UsageError
 from commbench.harness import vary
-from commbench.model import USER_CODE, ClusterSpec, Effect, Finding
+from commbench.model import USER_CODE, ClusterSpec, Effect, Finding, registry
 from commbench.studies import prove
 
 # The data of other numbers of workers are the same.
@@ -152,7 +151,7 @@ def test_a_remedy_that_helps_is_proved_and_confirmed(fake_run, tmp_path):
 
 
 def test_remedies_that_do_not_help_are_not_proved(fake_run, tmp_path, installed):
-    rules = findings.rules()
+    rules = registry.loadable("rule")
     rule = rules["slow-samples"]
     worse = dataclasses.replace(
         rule,
@@ -190,10 +189,10 @@ def test_diagnose_does_not_know_other_rules(fake_run):
     assert "did you mean 'slow-samples'?" in usage_error(done)
 
 
-@pytest.mark.parametrize("name", [*findings.rules()])
+@pytest.mark.parametrize("name", [*registry.loadable("rule")])
 def test_every_setting_that_a_rule_proposes_is_one_that_can_be_changed(name):
     """Settings that nothing reads would be measured twice, and not help."""
-    source = Path(inspect.getfile(findings.rules()[name].find)).read_text(encoding="utf-8")
+    source = Path(inspect.getfile(registry.loadable("rule")[name].find)).read_text(encoding="utf-8")
     for proposed in re.findall(r'trials = \(\{"([^"]+)":|trials=\(\{"([^"]+)":', source):
         proposed = "".join(proposed)
         assert proposed == "backend" or vary.setting(proposed, "1").name == proposed

@@ -7,18 +7,17 @@ docs/diagnosis.md, which has the rates of its hits and false alarms.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from commbench.analysis.findings.case_records import CaseRecords
-from commbench.errors import ResultsError, UnavailableError
+from commbench.errors import ResultsError
 from commbench.model import Case, Finding, registry
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
 
-__all__ = ["MIN_EFFECT", "CaseRecords", "Rule", "find", "rules"]
+__all__ = ["MIN_EFFECT", "CaseRecords", "Rule", "find"]
 
 MIN_EFFECT = 0.05
 """The smallest effect that is worth a finding, as a share of the wall time."""
@@ -46,15 +45,6 @@ class Rule:
     """Whether it needs ``CaseRecords.has_profile``."""
     concerns_links: bool = False
     """Whether its findings are faults of links, which ``commbench links`` names."""
-
-
-def rules() -> dict[str, Rule]:
-    """Return the installed rules by name, without those that can't be imported."""
-    loaded = {}
-    for name in registry.names("rule"):
-        with suppress(UnavailableError):
-            loaded[name] = registry.load("rule", name)
-    return loaded
 
 
 def find(run: Run) -> tuple[list[Finding], list[str]]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 
 from commbench.analysis.findings import MIN_EFFECT, CaseRecords, Rule
-from commbench.errors import UnavailableError
 from commbench.model import Finding, registry
 from commbench.model.units import format_bandwidth, format_bytes, format_message_size
 from commbench.stats import MIN_LAUNCHES
@@ -82,12 +80,7 @@ def _no_faster(case: CaseRecords) -> Iterator[str]:
 
 def _fast() -> list[str]:
     """Return the best settings of the backends that move bytes faster than sockets do."""
-    names = []
-    for name in registry.names("backend"):
-        with suppress(UnavailableError):
-            backend = registry.load("backend", name)
-            names += [backend().best] * backend.is_fast
-    return names
+    return [each().best for each in registry.loadable("backend").values() if each.is_fast]
 
 
 LATENCY = Rule(

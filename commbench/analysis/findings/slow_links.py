@@ -94,7 +94,7 @@ def _effect(case: CaseRecords, channel: str, slow: pd.DataFrame) -> Effect:
         (seconds.groupby(level=["launch", "iteration"]).max() / case.wall_s).dropna()
         for seconds in (saved_s, np.minimum(saved_s, awaited_s))
     )
-    return case.effect(most, least)
+    return case.effect(most, least if len(workers) else 0 * most)
 
 
 RULE = Rule(

@@ -148,6 +148,9 @@ async def uninstall(client: str, dask_scheduler: Any) -> None:
     if cleaner is None:
         return
     for name in cleaner.plugins:
+        if dask_scheduler.plugins.get(_Cleaner.name) is not cleaner:
+            # Another call has ended, and another client may be measuring.
+            return
         if name in dask_scheduler.worker_plugins:
             with contextlib.suppress(OSError):
                 await dask_scheduler.unregister_worker_plugin(None, name=name)
@@ -159,7 +162,7 @@ async def uninstall(client: str, dask_scheduler: Any) -> None:
     elif stream is not None:
         dask_scheduler.remove_plugin(name=_TASK_STREAM)
     # This comes last, because it allows other clients to measure.
-    if _Cleaner.name in dask_scheduler.plugins:
+    if dask_scheduler.plugins.get(_Cleaner.name) is cleaner:
         dask_scheduler.remove_plugin(name=_Cleaner.name)
 
 
@@ -336,6 +339,8 @@ def monitored(since_s: float, until_s: float, dask_worker: Any = None) -> list[d
     delay_s = getattr(dask_worker, "scheduler_delay", 0.0)
     if (monitor := getattr(dask_worker, "monitor", None)) is None:
         return []
+    # It reads every half second.
+    monitor.update()
     names = ("time", "cpu", "memory")
     readings = zip(*(list(monitor.quantities[name]) for name in names), strict=True)
     return [
@@ -399,15 +404,29 @@ class Profiler:
                     idle_seconds=idle_seconds, idle_cpu_seconds=unused.cpu_seconds,
                     idle_wait_seconds=unused.wait_seconds, idle_n_turns=unused.n_turns,
                 )  # fmt: skip
+            ahead_s = self._scheduler_ahead_s(name, before)
             for start_s, stop_s in _long_turns(before, after):
-                yield LongTurn(**common, worker=name, start_s=start_s, stop_s=stop_s)
+                yield LongTurn(
+                    **common, worker=name, start_s=start_s + ahead_s, stop_s=stop_s + ahead_s
+                )
             began = {tuple(activity): value for *activity, value in before.counters["totals"]}
             for context, label, value in after.counters["totals"]:
                 seconds = value - began.get((context, label), 0.0)
-                if seconds > 0:
+                # That the GIL was never busy is news.
+                if seconds > 0 or context == "gil":
                     yield Activity(
                         **common, worker=name, context=context, label=label, seconds=seconds
                     )
+
+    def _scheduler_ahead_s(self, name: str, before: _Reading) -> float:
+        """Return by how much the scheduler's clock is ahead of that of a process."""
+        remote = {
+            self._cluster.names.get(member, member) for member in self._cluster.remote_members
+        }
+        if name not in remote:
+            return self.offset_s
+        # A long turn delays the heartbeat by which Dask measures this; so take it from before.
+        return float(before.counters["delay"])
 
     @property
     def _is_shared(self) -> bool:
@@ -472,10 +491,9 @@ class _Reading(NamedTuple):
 
 
 def _long_turns(before: _Reading, after: _Reading) -> list[tuple[float, float]]:
-    """Return the begin and end of turns between two readings, on the scheduler's clock."""
-    n_new, delay_s = after.counters["n_long"] - before.counters["n_long"], after.counters["delay"]
-    turns = after.counters["long_turns"][-n_new:] if n_new else []
-    return [(start_s + delay_s, stop_s + delay_s) for start_s, stop_s in turns]
+    """Return the begin and end of turns between two readings, on their process's clock."""
+    n_new = after.counters["n_long"] - before.counters["n_long"]
+    return after.counters["long_turns"][-n_new:] if n_new else []
 
 
 def _spent(before: _Reading, after: _Reading) -> tuple[float, dict[str, _Use]]:

@@ -82,7 +82,7 @@ def _resolution(run: Run) -> str:
             f"per case, and needs {n_launches} ({design})."
         )
     open_ = [c for c in able if c.verdict == "inconclusive"]
-    unable = [c for c in known if c not in able]
+    unable = [c for c in known if c not in able and c.verdict == "inconclusive"]
     if not open_ and not unable:
         return ""
     missed = []

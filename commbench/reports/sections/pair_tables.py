@@ -310,11 +310,14 @@ def no_slow_pair(run: Run) -> Iterator[str]:
         tested = (groups["n"].min() >= MIN_TRANSFERS)[large].all()
         rates = compared["q50_Bps"]
         ratio = (rates.median() / rates.min())[rates.size() >= MIN_PAIRS].max()
-        tested &= not math.isnan(ratio)
+        n_compared = rates.size().reindex(large.index, fill_value=0)
+        n_left_out = int((groups.size() - n_compared)[large].sum())
         n_launches = int(run.transfers["launch"].nunique())
         few = f"a pair with fewer than {MIN_TRANSFERS} transfers is not tested: more --iterations"
         if not tested:
             yield f"No pair of workers is named: {few}"
+        elif math.isnan(ratio):
+            yield "Pairs of workers can't be compared: batches overlap, or sizes differ too much"
         elif n_launches < MIN_LAUNCHES:
             yield (
                 f"No pair of workers stands out in {plural(n_launches, 'launch')}; one that is "
@@ -324,6 +327,8 @@ def no_slow_pair(run: Run) -> Iterator[str]:
             yield (
                 f"No pair of workers is slower than chance explains: a transfer of the slowest one "
                 f"takes {ratio:.1f} times as long as that of the median one"
+                + f" ({n_left_out} pairs can't be compared)"
+                * (n_left_out > 0)
             )
 
 

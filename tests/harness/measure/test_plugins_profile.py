@@ -179,20 +179,24 @@ def test_dasks_metrics_are_recorded_for_each_iteration(profile):
 def test_a_turn_that_blocks_the_loop_is_within_its_iteration(profile):
     records, _ = profile(block_the_loop)
     samples = {sample.iteration: sample for sample in select(records, Sample)}
-    turns = [turn for turn in select(records, LongTurn) if turn.worker == "0"]
-    assert {turn.iteration for turn in turns} == {0, 1}
-    for turn in turns:
-        sample = samples[turn.iteration]
-        assert sample.started_at_s - 0.05 < turn.start_s < turn.stop_s
-        assert turn.stop_s < sample.started_at_s + sample.seconds + 0.05
-    assert sum(turn.stop_s - turn.start_s for turn in turns) >= 2 * SECONDS - 0.01
+    for number, sample in samples.items():
+        turns = [
+            (turn.stop_s - turn.start_s, turn) for turn in select(records, LongTurn)
+            if (turn.worker, turn.iteration) == ("0", number)
+        ]  # fmt: skip
+        seconds, turn = max(turns, key=lambda each: each[0])
+        assert seconds >= SECONDS - 0.01
+        assert sample.started_at_s - SLACK < turn.start_s
+        assert turn.stop_s < sample.started_at_s + sample.seconds + SLACK
 
 
 def test_dasks_system_monitor_is_recorded_for_workers_and_scheduler(profile):
     records, _ = profile(spin)
     samples = {sample.iteration: sample for sample in select(records, Sample)}
     uses = select(records, ProcessUse)
-    assert {use.worker for use in uses} <= {"0", "1", "scheduler"}
+    assert {(use.worker, use.iteration) for use in uses} == {
+        (worker, number) for worker in ("0", "1", "scheduler") for number in samples
+    }
     for use in uses:
         sample = samples[use.iteration]
         assert use.start_s < use.stop_s
@@ -206,7 +210,8 @@ def test_dasks_system_monitor_is_recorded_for_workers_and_scheduler(profile):
 )
 def test_readings_of_the_monitor_count_where_they_overlap_with_the_iteration(since, until, starts):
     quantities = {"time": [1.0, 2.0, 3.0], "cpu": [0.0, 50.0, 150.0], "memory": [1.0, 2.0, 3.0]}
-    worker = SimpleNamespace(monitor=SimpleNamespace(quantities=quantities))
+    monitor = SimpleNamespace(quantities=quantities, update=lambda: None)
+    worker = SimpleNamespace(monitor=monitor)
     uses = plugins.monitored(since, until, worker)
     assert [use["start_s"] for use in uses] == starts
     assert all(use["n_cores"] == {1.0: 0.5, 2.0: 1.5}[use["start_s"]] for use in uses)
