@@ -556,6 +556,7 @@ def test_a_long_budget_that_was_too_short_is_followed_by_a_longer_one(recorded, 
         stopping=Stopping(budget_s=budget_s),
     )  # fmt: skip
     vars(run)["comparisons"] = [replace(run.comparisons[0], detectable=1.5, ratio=1.01)]
+    vars(run)["ended_by"] = "time"
     assert f"commbench run merge --budget {minutes}m" in opening.next_steps(run)
 
 
