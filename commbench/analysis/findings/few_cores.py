@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from commbench.analysis.findings import CaseRecords, Rule
@@ -11,16 +12,24 @@ from commbench.model import Finding
 _SPARE = 0.5
 """The share of the cores in use below which threads that are ready wait for the GIL."""
 
+_GIL_WAITS = 0.2
+"""More than the share of the time for which waits for the GIL look like those for a core."""
+
 
 def find(case: CaseRecords) -> Iterator[Finding]:
     """Yield a finding if threads wait for a core, and not because event loops poll."""
-    if case.polling or (case.cores_used < _SPARE and not case.case.cluster.placement):
+    waits, used = case.without_waits, case.cores_used
+    has_spare = used < _SPARE and not case.case.cluster.placement
+    is_known = not math.isnan(case.others)
+    if case.polling or (has_spare and (is_known or waits.median() < _GIL_WAITS)):
         return
-    waits = case.without_waits
     n_threads = case.n_workers * case.case.cluster.threads_per_worker
     where = f"{case.n_cores:g} cores" if case.n_cores == case.n_cores else "the cores"
     remedy = "use more cores"
-    if case.others > cores.MAX_OTHERS:
+    if has_spare:
+        where += f" and use {used:.0%} of them: other programs may use the rest"
+        remedy = "end other programs and measure again, or use more cores"
+    elif case.others > cores.MAX_OTHERS:
         where += f" with other programs, which use {case.others:.0%} of them"
         remedy = "end the other programs and measure again"
     yield Finding(
