@@ -21,6 +21,8 @@ from distributed.metrics import time
 
 _HANDLING = "commbench-handling-s"
 _RECEIVE = "shuffle_receive"
+_MAX_BATCHES = 1_000_000
+"""The most batches that a worker keeps until they are collected."""
 
 
 class BatchLog(WorkerPlugin):  # type: ignore[misc]
@@ -33,7 +35,7 @@ class BatchLog(WorkerPlugin):  # type: ignore[misc]
     name = "commbench-batch-log"
 
     def __init__(self) -> None:
-        self.batches: deque[dict[str, Any]] = deque()
+        self.batches: deque[dict[str, Any]] = deque(maxlen=_MAX_BATCHES)
         self.n_counted = 0
 
     def setup(self, worker: Any) -> None:

@@ -1,7 +1,7 @@
 """Record all incoming transfers of every worker.
 
 Dask's log keeps the last 1,000 entries, and the number of dropped ones is unknown. This plugin
-replaces the log by an unbounded one, and counts the outcomes of all fetches, to compare the entries
+replaces the log by one of a million, and counts the outcomes of all fetches, to compare the entries
 with ``transfer_incoming_count_total``.
 
 Like `wire`, `spill` and `pinning` this module does not import commbench, so that it can be sent by
@@ -16,9 +16,12 @@ from typing import Any
 
 from distributed.diagnostics.plugin import WorkerPlugin
 
+MAX_ENTRIES = 1_000_000
+"""The most entries that a worker keeps until they are collected; lost ones are counted."""
+
 
 class TransferLog(WorkerPlugin):  # type: ignore[misc]
-    """A worker plugin that makes the worker's incoming transfer log unbounded."""
+    """A worker plugin that makes the worker's incoming transfer log longer."""
 
     name = "commbench-transfer-log"
 
@@ -27,7 +30,7 @@ class TransferLog(WorkerPlugin):  # type: ignore[misc]
         self.outcomes: Counter[str] = Counter()
         self.n_counted = 0
         self._bounded = worker.transfer_incoming_log
-        worker.transfer_incoming_log = deque()
+        worker.transfer_incoming_log = deque(maxlen=MAX_ENTRIES)
         self.n_started_before = worker.state.transfer_incoming_count_total
         gather_dep, outcomes = worker.gather_dep, self.outcomes
 
@@ -39,7 +42,7 @@ class TransferLog(WorkerPlugin):  # type: ignore[misc]
         worker.gather_dep = counted
 
     def teardown(self, worker: Any) -> None:
-        """Restore the bounded log of `worker`, with the last entries of the unbounded one."""
+        """Restore the bounded log of `worker`, with the last entries of the longer one."""
         self._bounded.extend(worker.transfer_incoming_log)
         worker.transfer_incoming_log = self._bounded
         # This uncovers the method of the class.

@@ -55,6 +55,8 @@ from commbench.store.emitter import Recorder
 from commbench.studies.anonymous import AnonymousRecorder, anonymous
 
 _Result = TypeVar("_Result")
+_MAX_TASKS = 1_000_000
+"""The most tasks that the user's scheduler keeps, which have about 1 kB each."""
 _TOOL = "your code"
 """The ``tool`` of the samples, whose results commbench can't verify."""
 
@@ -421,7 +423,7 @@ class _Observer:
             try:
                 # The first call makes the scheduler record its task stream.
                 cluster.client.get_task_stream()
-                cluster.client.run_on_scheduler(timing.keep_every_task)
+                cluster.client.run_on_scheduler(timing.keep_tasks, _MAX_TASKS)
                 began, self._is_recording = time.perf_counter(), True
                 try:
                     with self.region(name):
@@ -513,15 +515,18 @@ class _Observer:
                 )
             return action(*arguments)
         except Exception as error:  # noqa: BLE001
-            text = str(error) if isinstance(error, LaunchError) else repr(error)
-            cases = self._store.manifest.suite.cases
-            failure = Failure(
-                case_id=cases[0].id if cases else "", launch=0, stage="measure", message=text
-            )
-            # The user's code goes on, even if the disk is full.
-            with suppress(OSError, CommbenchError):
-                self._emit(failure)
+            self._fail(str(error) if isinstance(error, LaunchError) else repr(error))
             return None
+
+    def _fail(self, message: str) -> None:
+        """Record a failure."""
+        cases = self._store.manifest.suite.cases
+        failure = Failure(
+            case_id=cases[0].id if cases else "", launch=0, stage="measure", message=message
+        )
+        # The user's code goes on, even if the disk is full.
+        with suppress(OSError, CommbenchError):
+            self._emit(failure)
 
     def _begin(self, name: str) -> _Open:
         client = self._cluster.client
@@ -584,7 +589,13 @@ class _Observer:
         if not self._open:
             self._n_tasks_before = timing.drain(client)
             return
-        region, tasks = self._open[-1], range(self._n_tasks_before, timing.tasks_seen(client))
+        region, kept = self._open[-1], timing.tasks_kept(client)
+        tasks = range(max(self._n_tasks_before, kept.start), kept.stop)
+        if n_lost := tasks.start - self._n_tasks_before:
+            self._fail(
+                f"{n_lost} tasks of the region {region.launch.case.workload} are not recorded: a "
+                f"region has at most {_MAX_TASKS}, which the scheduler keeps in memory"
+            )
         with self._emit.region() as keep:
             for record in timing.collect(region.launch, region.number, tasks, self._cluster):
                 keep(record)

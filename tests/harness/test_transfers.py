@@ -202,7 +202,8 @@ def test_teardown_restores_log_and_methods_of_the_worker(cluster):
     client.register_plugin(transfers.TransferLog())
     address = cluster.addresses["1"]
     client.run(entries, 1500, address, workers=[address])
-    assert client.run(lambda dask_worker: dask_worker.transfer_incoming_log.maxlen)[address] is None
+    lengths = client.run(lambda dask_worker: dask_worker.transfer_incoming_log.maxlen)
+    assert lengths[address] == transfers.MAX_ENTRIES
     client.unregister_worker_plugin(transfers.TransferLog.name)
     assert client.run(state) == before
     assert before[address]["maxlen"] == 1000

@@ -302,6 +302,16 @@ def test_a_region_ends_while_tasks_go_on_and_these_are_in_the_next(started, tmp_
     assert counts["wait"] >= 50
 
 
+def test_the_memory_of_the_scheduler_is_bounded_and_what_is_lost_is_counted(
+    started, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(profile, "_MAX_TASKS", 100)
+    with commbench.profile(started, output=tmp_path) as run:
+        wait(started.map(str, range(300), pure=False))
+    assert len(run.tasks) == 100
+    assert run.failures["message"].str.startswith("200 tasks of the region code are not").any()
+
+
 def test_what_ends_while_records_are_collected_is_in_the_next_region(
     started, tmp_path, monkeypatch
 ):

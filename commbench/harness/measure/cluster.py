@@ -55,7 +55,7 @@ def measure_cluster(
     with plugins.installed(cluster, *plugins.meters(cluster), *pin):
         # The first call makes the scheduler record its task stream.
         client.get_task_stream()
-        client.run_on_scheduler(keep_every_task)
+        client.run_on_scheduler(keep_tasks, None)
         if launch.index < N_IDLE_LAUNCHES:
             emit(measure_idle(launch, cluster.cpu_seconds, cluster.n_processes))
         emit.phase("loading your code" if workload.tool else "making the data")
@@ -70,7 +70,7 @@ def measure_cluster(
             emit.phase("collecting and verifying")
             # If the result is wrong, none of these records is written.
             with emit.region() as keep:
-                tasks = range(n_tasks_before, tasks_seen(client))
+                tasks = range(n_tasks_before, tasks_kept(client).stop)
                 for record in chain(
                     [sample],
                     counted,
@@ -160,20 +160,19 @@ def drain(client: Any) -> int:
     client.run(transfers.forget)
     client.run(p2p.forget)
     client.run(wire.forget)
-    n_tasks = tasks_seen(client)
+    n_tasks = tasks_kept(client).stop
     client.run_on_scheduler(forget_tasks, n_tasks)
     return n_tasks
 
 
-def tasks_seen(client: Any) -> int:
-    """Return the number of tasks that the scheduler has seen."""
+def tasks_kept(client: Any) -> range:
+    """Return the numbers of the tasks that the scheduler remembers, to the last one."""
 
-    def seen(dask_scheduler: Any) -> int:
-        n_tasks: int = dask_scheduler.plugins["task-stream"].index
-        return n_tasks
+    def kept(dask_scheduler: Any) -> tuple[int, int]:
+        stream = dask_scheduler.plugins["task-stream"]
+        return stream.index - len(stream.buffer), stream.index
 
-    n_tasks: int = client.run_on_scheduler(seen)
-    return n_tasks
+    return range(*client.run_on_scheduler(kept))
 
 
 def collect(
@@ -214,10 +213,10 @@ def spills(
             )  # fmt: skip
 
 
-def keep_every_task(dask_scheduler: Any) -> None:
-    """Make the task stream unbounded, because an iteration may have any number of tasks."""
+def keep_tasks(most: int | None, dask_scheduler: Any) -> None:
+    """Make the task stream keep at most this number of tasks, or if it is None, any number."""
     stream = dask_scheduler.plugins["task-stream"]
-    stream.buffer = deque(stream.buffer)
+    stream.buffer = deque(stream.buffer, most)
 
 
 def forget_tasks(number: int, dask_scheduler: Any) -> None:

@@ -228,7 +228,7 @@ def profile_tables(run: Run) -> Iterator[Table]:
             "task; other CPU: on a core outside of what Dask meters as tasks; no core: ready to "
             "run, but other threads had the cores; blocked: in a task, but asleep (waits for the "
             "GIL, locks, I/O); await data: no task, and a fetch or a P2P batch under way; idle: "
-            "the rest.",
+            "the rest." + _bound(run),
         )
     loops = shares[shares["asleep"].notna()]
     # Without gilknocker the column would be empty.
@@ -298,7 +298,14 @@ def profile_opening(run: Run) -> Iterator[Table]:
                 },
                 "CPUs if idle": map(idle_cores, costs["idle_cores"][rows.index]),
             },
+            _bound(run).strip(),
         )
+
+
+def _bound(run: Run) -> str:
+    """Return that *blocked* is a lower bound, of runs without the waits within tasks."""
+    is_recorded = run.activities.empty or (run.activities["label"] == "run-queue").any()
+    return "" if is_recorded else " blocked: at least; waits within tasks were not recorded."
 
 
 def causes(run: Run) -> dict[str, str]:
