@@ -102,6 +102,11 @@ class Comparison:
     paired: bool = False
     alpha: float = 0.05
 
+    @property
+    def slower_id(self) -> str:
+        """The id of the case that is significantly slower, or "" if none is."""
+        return {"slower": self.candidate_id, "faster": self.baseline_id}.get(self.verdict, "")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Effect:

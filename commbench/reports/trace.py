@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -51,11 +52,7 @@ def render(run: Run) -> str:
 
 def _case(run: Run, case: Case, sample: pd.Series[Any], first_process: int) -> Iterator[_Event]:
     """Yield the events of the iteration of a sample."""
-
-    def same(table: pd.DataFrame) -> pd.DataFrame:
-        here = (table["launch"] == sample["launch"]) & (table["iteration"] == sample["iteration"])
-        return table[here & (table["case_id"] == case.id)]
-
+    same = partial(stats.in_iteration_of, sample)
     tasks, fetches = same(run.tasks), same(run.transfers)
     loops, uses = same(run.worker_profiles), same(run.process_use)
     # Fetches have records of their senders and sizes, which the bars of the task stream lack.

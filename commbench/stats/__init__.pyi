@@ -14,7 +14,14 @@ from .published import (
     ratios,
     reproduced,
 )
-from .selection import case_labels, counted, measured, outer_regions, typical_sample
+from .selection import (
+    case_labels,
+    counted,
+    in_iteration_of,
+    measured,
+    outer_regions,
+    typical_sample,
+)
 from .sequential import N_LOOKS, ended_by, imprecise, limit_s, look, next_block, undecided
 from .stability import drifts, spreads
 from .stragglers import slow_latencies, slow_pairs
@@ -24,10 +31,10 @@ from .worker_profile import profile_shares, worker_profiles, worker_times
 __all__ = [
     "CONFIDENCE", "LATENCY_MODES", "MIN_EFFECT", "MIN_LAUNCHES", "MIN_SESSIONS", "N_LOOKS",
     "PublishedComparison", "additions", "between", "case_labels", "comparisons", "costs",
-    "counted", "coverage", "drifts", "ended_by", "idle_cores", "imprecise", "launch_medians",
-    "least_launches", "limit_s", "link_bandwidths", "link_models", "load_bandwidths", "look",
-    "machine", "measured", "measured_quantities", "median_interval", "next_block",
-    "outer_regions", "pair_bandwidths", "pingpong_mode", "profile_shares",
+    "counted", "coverage", "drifts", "ended_by", "idle_cores", "imprecise", "in_iteration_of",
+    "launch_medians", "least_launches", "limit_s", "link_bandwidths", "link_models",
+    "load_bandwidths", "look", "machine", "measured", "measured_quantities", "median_interval",
+    "next_block", "outer_regions", "pair_bandwidths", "pingpong_mode", "profile_shares",
     "published_comparisons", "ratios", "reproduced", "scaling", "shown_sizes", "shuffles",
     "slow_latencies", "slow_pairs", "spreads", "summaries", "typical_sample", "undecided",
     "worker_profiles", "worker_times",

@@ -103,6 +103,12 @@ def typical_sample(run: Run, case: Case) -> pd.Series[Any] | None:
     return samples.loc[(samples["seconds"] - medians[case.id]).abs().idxmin()]
 
 
+def in_iteration_of(sample: pd.Series[Any], table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of `table` that belong to the iteration of a sample."""
+    here = (table["launch"] == sample["launch"]) & (table["iteration"] == sample["iteration"])
+    return table[here & (table["case_id"] == sample["case_id"])]
+
+
 def n_warmup(seconds: np.ndarray[Any, Any]) -> int:
     """Return how many of the first samples of a launch are warm-up.
 

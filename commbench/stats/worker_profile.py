@@ -28,6 +28,7 @@ _DIVISION = ("transfer_only_s", "overlap_s", "compute_only_s", "neither_s")
 _KEY = ["case_id", "launch", "iteration", "worker"]
 _EXTRA = ("other_threads_s", "gil_s")
 NO_TASKS = ("scheduler", "client")
+"""The processes that run no tasks."""
 _LOOP_CONTEXTS = ("gather-dep", "get-data")
 _LABELS = {
     "serialize_s": ("serialize", "compress"),

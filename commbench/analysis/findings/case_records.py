@@ -18,6 +18,7 @@ from commbench.machine import cores
 from commbench.model import Case, Effect
 from commbench.stats import grouping
 from commbench.stats.summary import launches_interval
+from commbench.stats.worker_profile import NO_TASKS
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
@@ -75,7 +76,7 @@ class CaseRecords:
         This is ``scheduler``, ``client`` or ``workers``.
         """
         table = self.rows(self.run.worker_profiles)
-        process = table["worker"].where(table["worker"].isin(["scheduler", "client"]), "workers")
+        process = table["worker"].where(table["worker"].isin(NO_TASKS), "workers")
         return table.assign(process=process)
 
     @property

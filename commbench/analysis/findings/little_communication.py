@@ -18,11 +18,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     """
     awaited = case.effect(case.share("data_s"))
     in_tasks = case.share("compute_s", "other_cpu_s", "queue_s", "blocked_s").median()
-    is_slower = any(
-        case.case.id == slow
-        for c in case.run.comparisons
-        for slow in {"slower": [c.candidate_id], "faster": [c.baseline_id]}.get(c.verdict, [])
-    )
+    is_slower = any(c.slower_id == case.case.id for c in case.run.comparisons)
     if awaited.share < MIN_EFFECT and in_tasks >= _MOSTLY and not is_slower:
         yield Finding(
             statement=f"task threads await data {awaited.share:.1%} of the time: communication "

@@ -71,10 +71,10 @@ def _small_share(case: CaseRecords) -> float:
 def _no_faster(case: CaseRecords) -> Iterator[str]:
     """Yield the backends that were compared with the case's, and were not found faster."""
     for c in case.run.comparisons:
-        ends = {c.baseline_id: "faster", c.candidate_id: "slower"}
+        ends = {c.baseline_id, c.candidate_id}
         known = c.n_launches >= MIN_LAUNCHES and c.verdict != "unequal"
-        if case.case.id in ends and known and c.verdict != ends[case.case.id]:
-            (other,) = {*ends} - {case.case.id}
+        if case.case.id in ends and known and c.slower_id != case.case.id:
+            (other,) = ends - {case.case.id}
             yield case.run.cases[other].plain_backend
 
 

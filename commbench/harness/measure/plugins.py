@@ -420,10 +420,7 @@ class Profiler:
 
     def _scheduler_ahead_s(self, name: str, before: _Reading) -> float:
         """Return by how much the scheduler's clock is ahead of that of a process."""
-        remote = {
-            self._cluster.names.get(member, member) for member in self._cluster.remote_members
-        }
-        if name not in remote:
+        if name not in self._remote:
             return self.offset_s
         # A long turn delays the heartbeat by which Dask measures this; so take it from before.
         return float(before.counters["delay"])
@@ -432,7 +429,13 @@ class Profiler:
     def _is_shared(self) -> bool:
         """Whether the scheduler is in the client's process, which is then recorded once."""
         one, two = (self._after[name].counters["pid"] for name in ("client", "scheduler"))
-        return one == two and "scheduler" not in self._cluster.remote_members
+        return one == two and "scheduler" not in self._remote
+
+    @property
+    def _remote(self) -> set[str]:
+        """The names of the processes on other hosts."""
+        cluster = self._cluster
+        return {cluster.names.get(member, member) for member in cluster.remote_members}
 
     def _readings(self, *, kernel_first: bool) -> dict[str, _Reading]:
         """Read all counters, the kernel's first or last, closest to the iteration."""
@@ -440,7 +443,7 @@ class Profiler:
         cluster = self._cluster
         answers = self._ask(read, bool(cluster.remote_members))
         times = times or self._times()
-        remote = {cluster.names.get(member, member) for member in cluster.remote_members}
+        remote = self._remote
         readings = {}
         for name, answer in answers.items():
             row = json.loads(answer)

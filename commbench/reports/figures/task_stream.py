@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from commbench.analysis.run import Run
 from commbench.model import Case
 from commbench.model.units import format_seconds
 from commbench.reports.figures import style
-from commbench.stats import typical_sample
+from commbench.stats import in_iteration_of, typical_sample
 
 MAX_WORKERS = 32
 EDGES_UP_TO = 1000
@@ -119,11 +120,7 @@ def typical_stream(run: Run, case: Case) -> Stream | None:
     if (typical := typical_sample(run, case)) is None:
         return None
     launch, iteration = int(typical.launch), int(typical.iteration)
-
-    def same(frame: pd.DataFrame) -> pd.DataFrame:
-        here = (frame.launch == launch) & (frame.iteration == iteration)
-        return frame[here & (frame.case_id == case.id)]
-
+    same = partial(in_iteration_of, typical)
     bars = same(run.tasks)[["worker", "thread", "name", "action", "start_s", "stop_s"]]
     if not run.transfers.empty:
         received = same(run.transfers)[["src", "dst", "start_s", "stop_s"]]
