@@ -57,6 +57,8 @@ _MAX_TICKS = 10
 """Longer waits are multiples of the tick by chance."""
 _NEAR_TICK = 0.05
 """The distance from a multiple of the tick, in ticks."""
+_STALLED = 3.0
+"""How many times as long as a fetch the message in it takes if it stalls."""
 _POLLS = 0.5
 """The share of the cores that an idle cluster of polling processes uses."""
 
@@ -115,8 +117,8 @@ def disturbances(run: Run) -> list[Disturbance]:
     """Return the warnings about what may have changed the times of a run."""
     texts = list[str]()
     for warnings in (
-        _other_load, _stolen_time, _unstable_samples, _drift, _spilling, _compression, _clock_steps,
-        _oversubscription, _frequency_scaling,
+        _other_load, _stolen_time, _unstable_samples, _stalls, _drift, _spilling, _compression,
+        _clock_steps, _oversubscription, _frequency_scaling,
     ):  # fmt: skip
         texts += guarded(warnings, run)
     return [text if isinstance(text, Disturbance) else Disturbance(text, "") for text in texts]
@@ -441,6 +443,22 @@ def _compression(run: Run) -> Iterator[Disturbance]:
             ": times and bytes on the wire are the compressor's as much as the link's; to measure "
             "the link: DASK_DISTRIBUTED__COMM__COMPRESSION=False",
             rule="compression",
+        )
+
+
+def _stalls(run: Run) -> Iterator[Disturbance]:
+    table = stats.additions(run)
+    below_s = table["median_s"] - table["added_s"]
+    # A fetch of a worker sends and receives as the layer below does.
+    stalls = (table["below"] == "comm") & (below_s > _STALLED * table["median_s"])
+    stalled = table.assign(below_s=below_s)[stalls]
+    for case_id, rows in stalled.groupby("case_id", sort=False):
+        row = rows.loc[(rows["below_s"] / rows["median_s"]).idxmax()]
+        yield Disturbance(
+            f"{run.case_names[case_id]}: {format_message_size(row['payload_bytes'])} takes "
+            f"{format_seconds(row['below_s'])} in the layer comm, and "
+            f"{format_seconds(row['median_s'])} in {row['layer']}, which does the same and more",
+            ": messages of comm stall; compare the progress modes (docs/gpu.md)",
         )
 
 

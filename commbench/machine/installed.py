@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -27,17 +28,24 @@ def package_version(*names: str) -> str | None:
 def install_command(extra: str) -> str:
     """Return the command that installs the packages of an extra of commbench.
 
-    It names these packages, because the index that pip asks may have no commbench.
+    It names these packages, because the index that pip asks may have no commbench. They are those
+    for CUDA 13 where a package for CUDA 13 is installed, and else those for CUDA 12.
 
     Examples
     --------
     >>> install_command("ssh")
     "pip install 'asyncssh>=2.18'"
     """
+    for_cuda_13 = _packages(f"{extra}-cu13")
+    names = [re.split(r"[\[>]", text)[0] for text in for_cuda_13]
+    is_13 = any("13" in name and package_version(name) for name in names)
+    return shlex.join(["pip", "install", *(for_cuda_13 if is_13 else _packages(extra))])
+
+
+def _packages(extra: str) -> list[str]:
     marker = f"; extra == '{extra}'"
     required = metadata.requires("commbench") or ()
-    packages = [text.removesuffix(marker) for text in required if text.endswith(marker)]
-    return shlex.join(["pip", "install", *packages])
+    return [text.removesuffix(marker) for text in required if text.endswith(marker)]
 
 
 def find_mpiexec() -> str | None:

@@ -101,7 +101,8 @@ def machine(run: Manifest) -> str:
     cpu, gpus = run.environment.get("cpu") or {}, run.environment.get("gpus") or []
     words = f"{cpu.get('model') or 'unknown CPU'}, {cpu.get('usable_cores') or '?'} cores"
     names = Counter(str(gpu.get("name")) for gpu in gpus)
-    return ", ".join([words, *(f"{count} × {name}" for name, count in names.items())])
+    counted = [f"{count} × {name}" if count > 1 else name for name, count in names.items()]
+    return ", ".join([words, *counted])
 
 
 def ratios(table: pd.DataFrame, value: Value) -> pd.DataFrame:

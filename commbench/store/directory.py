@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from commbench import model
-from commbench.errors import ResultsError, UnwritableError
+from commbench.errors import ResultsError, UnwritableError, UsageError
 from commbench.model import ClusterSpec, Manifest, Record
 from commbench.store import parts, records
 from commbench.store.parts import Parts, writing
@@ -44,8 +44,24 @@ class RunStore:
 
     @classmethod
     def create(cls, output: Path, manifest: Manifest) -> RunStore:
-        """Create ``output/manifest.id`` and write the manifest."""
+        """Create ``output/manifest.id`` and write the manifest.
+
+        Raises
+        ------
+        UsageError
+            If the path has a colon.
+        ResultsError
+            If there is a run already.
+        UnwritableError
+            If the folder can't be written.
+        """
         path = output / manifest.id
+        if ":" in str(path.absolute()):
+            # UCX reads what follows as options of its log, and Arrow what precedes as a scheme.
+            raise UsageError(
+                f"results can't be stored under a path with a colon, {path.absolute()}; choose "
+                "another folder (--output)"
+            )
         try:
             path.mkdir(parents=True, exist_ok=True)
             if (path / "run.json").exists():

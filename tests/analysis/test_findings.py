@@ -166,6 +166,12 @@ def test_polling_loops_are_found_with_the_share_of_the_cores():
     by_rule = found(CASE, sleeping)
     assert "polling" not in by_rule
     assert by_rule["few-cores"].effect.share == pytest.approx(0.5, abs=0.01)
+    # With a core for each loop and task thread, other programs are the reason.
+    many = {"cpu": {"usable_cores": 8}}
+    others = [builders.core_use(case_of("ucx"), n_cores=8, busy_cpu_seconds=68.0)]
+    by_rule = found(case_of("ucx"), [*records, *others], many)
+    assert "polling" not in by_rule
+    assert "8 cores with other programs, which use 70% of them" in by_rule["few-cores"].statement
 
 
 def test_threads_that_sleep_in_tasks_of_a_busy_process_wait_for_the_gil():

@@ -200,6 +200,17 @@ def test_sizes_that_spread_are_counted():
     assert " in pingpong over tcp, comm, 8 KiB (1 of 3 sizes)" in warning
 
 
+@pytest.mark.parametrize(("comm_s", "warns"), [(0.5, True), (0.005, True), (0.002, False)])
+def test_messages_that_take_longer_than_the_fetch_around_them_stall(comm_s, warns):
+    case = builders.case("ucx", workload="pingpong", launches=8)
+    records = messages(case, layer="coroutine", seconds=9.0)
+    records += messages(case, layer="comm", seconds=comm_s)
+    records += messages(case, layer="worker", seconds=0.0015)
+    warning = warned(records, cases=[case])
+    assert warning.startswith("pingpong over ucx: 1 B takes ") == warns
+    assert ("the layer comm, and 1.50 ms in worker" in warning) == warns
+
+
 @pytest.mark.parametrize(
     ("layer", "params", "seconds", "expected"),
     [

@@ -1,5 +1,6 @@
 """The duration of a launch is estimated roughly, and what can't end well is named beforehand."""
 
+import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +32,8 @@ def test_the_estimate_is_right_within_a_factor_of_three(name):
         if one.cluster.launcher not in registry.names("launcher"):
             pytest.skip("its launcher is one of the tests")
         seconds = run.ends[run.ends["case_id"] == one.id]["seconds"].median()
+        if math.isnan(seconds):
+            continue
         assert 1 / 3 < preflight.launch_seconds(one) / seconds < 3
 
 

@@ -15,7 +15,7 @@ import pyarrow.parquet
 import pytest
 
 from commbench import Run, load, model
-from commbench.errors import ResultsError
+from commbench.errors import ResultsError, UsageError
 from commbench.store import parts, records
 from commbench.store.directory import RunStore, new_run_id, read_manifest
 from commbench.store.records import TABLES
@@ -46,6 +46,12 @@ def rows(run):
 def test_every_kind_of_record_has_a_frame():
     assert set(TABLES.values()) == {kind.__name__ for kind in model.Record.__args__}
     assert all(kind.__doc__ == vars(Run)[kind.table].__doc__ for kind in records.KINDS.values())
+
+
+def test_a_path_with_a_colon_is_refused_before_anything_is_measured(tmp_path):
+    with pytest.raises(UsageError, match=r"a path with a colon, .*10:30.*--output"):
+        RunStore.create(tmp_path / "10:30", builders.run([CASE]))
+    assert not [*tmp_path.iterdir()]
 
 
 @pytest.mark.parametrize("finished", [True, False])

@@ -190,6 +190,12 @@ class CaseRecords:
         medians = demand[is_idle_loop].groupby(rows["worker"][is_idle_loop]).median()
         return [str(name) for name in medians.index[medians > _POLLS]]
 
+    @property
+    def polling_takes_cores(self) -> bool:
+        """Whether event loops poll, and there are fewer cores than these loops and task threads."""
+        n_threads = self.n_workers * self.case.cluster.threads_per_worker
+        return bool(self.polling) and not self.n_cores >= len(self.polling) + n_threads
+
     @cached_property
     def polled(self) -> pd.Series[float]:
         """The share of the processes' time on cores in which their event loops poll."""

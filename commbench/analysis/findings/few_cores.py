@@ -21,7 +21,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     waits, used = case.without_waits, case.cores_used
     has_spare = used < _SPARE and not case.case.cluster.placement
     is_known = not math.isnan(case.others)
-    if case.polling or (has_spare and (is_known or waits.median() < _GIL_WAITS)):
+    if case.polling_takes_cores or (has_spare and (is_known or waits.median() < _GIL_WAITS)):
         return
     n_threads = case.n_workers * case.case.cluster.threads_per_worker
     where = f"{case.n_cores:g} cores" if case.n_cores == case.n_cores else "the cores"

@@ -38,7 +38,7 @@ def find_bandwidth(case: CaseRecords) -> Iterator[Finding]:
     """
     awaited, small = case.share("data_s"), _small_share(case)
     # Where polling is the finding, fetches wait for the loops.
-    is_polling = case.polling and case.without_waits.median() >= MIN_EFFECT
+    is_polling = case.polling_takes_cores and case.without_waits.median() >= MIN_EFFECT
     if is_polling or not small < _MOSTLY:
         return
     faster = [name for name in _fast() if name not in {case.case.plain_backend, *_no_faster(case)}]

@@ -10,13 +10,13 @@ from commbench.model import Finding
 
 
 def find(case: CaseRecords) -> Iterator[Finding]:
-    """Yield a finding if idle event loops are busy, and threads wait for a core.
+    """Yield a finding if idle event loops are busy, cores are few, and threads wait for one.
 
     Without polling, threads would wait less by the share of the cores' time that it takes, or not
     at all; on full cores, all of that share is saved.
     """
     polled = case.polled
-    if not case.polling or polled.isna().all():
+    if not case.polling_takes_cores or polled.isna().all():
         return
     waits = case.without_waits
     estimates = [waits * polled, waits]
@@ -38,6 +38,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
 
 RULE = Rule(
     title="event loops poll",
-    limit="loops that want a core in more than half of an idle period",
+    limit="loops that want a core in more than half of an idle period, and fewer cores than these "
+    "loops and task threads",
     find=find,
 )

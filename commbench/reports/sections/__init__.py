@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from commbench import stats
 from commbench.analysis.run import Run
 from commbench.backends import parse
 from commbench.errors import CommbenchError, ResultsError, UnknownNameError
@@ -174,15 +175,11 @@ def _load(name: str) -> Section:
 
 
 def heading(run: Run) -> str:
-    """Return a line with the suite, the time and the CPU of a run."""
+    """Return a line with the suite, the time and the machine of a run."""
     manifest = run.manifest
     scale = manifest.suite.scale
     share = f" at {100 * scale:.3g} % of its full size" if scale < 1 else ""
-    cpu = manifest.environment.get("cpu") or {}
-    return (
-        f"{manifest.suite.name}{share} · {started_at(manifest)} · "
-        f"{cpu.get('model') or 'unknown CPU'}, {cpu.get('usable_cores') or '?'} cores"
-    )
+    return f"{manifest.suite.name}{share} · {started_at(manifest)} · {stats.machine(manifest)}"
 
 
 def started_at(run: Manifest) -> str:

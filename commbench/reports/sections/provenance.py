@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
+from typing import Any
 
 from commbench.analysis.run import Run
 from commbench.model import GPU_MEMORY, Placement
@@ -33,6 +34,7 @@ def tables(run: Run) -> Iterator[Table]:
         "run": f"{manifest.id}, schema {manifest.schema_version}, seed {manifest.seed}",
         "launches": _stopping(run),
         "placement": " · ".join(map(_describe_bindings, bound)) if any(bound) else "",
+        "GPUs": "; ".join(map(_describe_gpu, known.get("gpus") or ())),
         "GPU memory": " · ".join(sorted({*settings[settings["name"] == GPU_MEMORY]["value"]})),
         "system": ", ".join(host[key] for key in ("os", "kernel", "architecture") if host.get(key))
         or "unknown",
@@ -45,6 +47,11 @@ def tables(run: Run) -> Iterator[Table]:
     columns = {"what": [*shown], "value": [*shown.values()]}
     yield Table.from_columns("Provenance", columns, text_columns={"value"})
     yield from _location_tables(run)
+
+
+def _describe_gpu(gpu: Mapping[str, Any]) -> str:
+    size = f", {format_bytes(gpu['memory_bytes'])}" if gpu["memory_bytes"] else ""
+    return f"{gpu['name']}{size}, driver {gpu['driver']}"
 
 
 def _describe_bindings(placement: tuple[Placement, ...]) -> str:
