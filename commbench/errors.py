@@ -5,9 +5,6 @@
     CommbenchError
     ├── UsageError               the caller can put it right at once
     │   ├── UnknownNameError     a name that no entry point carries
-    │   ├── SuiteError           a suite file, with the path of the offending key
-    │   ├── ReferenceFileError   a file of references, with what is wrong in it
-    │   ├── IncomparableError    two runs that differ in more than what was measured
     │   └── UnavailableError     this machine lacks what the backend or device needs
     ├── ResultsError             a results directory that can't be read
     │   └── UnwritableError      one that can't be written
@@ -21,20 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
-
-__all__ = [
-    "CommbenchError",
-    "IncomparableError",
-    "LaunchError",
-    "ReferenceFileError",
-    "ResultsError",
-    "SuiteError",
-    "UnavailableError",
-    "UnknownNameError",
-    "UnwritableError",
-    "UsageError",
-    "VerificationError",
-]
 
 
 class CommbenchError(Exception):
@@ -75,18 +58,6 @@ class UnknownNameError(UsageError):
     def __reduce__(self) -> tuple[Any, ...]:
         # By default an exception is made again from its message alone, as on the way from a worker.
         return type(self), self._given
-
-
-class SuiteError(UsageError):
-    """A suite that can't be understood."""
-
-
-class ReferenceFileError(UsageError):
-    """A file of references that can't be understood, or that fits nothing of the run."""
-
-
-class IncomparableError(UsageError):
-    """Two runs that differ in more than what was measured."""
 
 
 class UnavailableError(UsageError):

@@ -35,7 +35,7 @@ import numpy as np
 import scipy
 
 from commbench.analysis.run import Run
-from commbench.errors import ReferenceFileError, UnknownNameError, UsageError
+from commbench.errors import UnknownNameError, UsageError
 from commbench.harness.cases import structure
 from commbench.machine.environment import recorded
 from commbench.model import Case
@@ -140,21 +140,21 @@ def read(path: Path) -> tuple[Reference, ...]:
 
     Raises
     ------
-    ReferenceFileError
+    UsageError
         If it can't be read, or a key, type, unit or tolerance is wrong.
     """
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise ReferenceFileError(f"can't read the references {path}: {error}") from error
+        raise UsageError(f"can't read the references {path}: {error}") from error
     parsed: _ReferenceFile = structure(content, _ReferenceFile, str(path))
     if not parsed.reference:
-        raise ReferenceFileError(f"{path} has no [[reference]] table; add one")
+        raise UsageError(f"{path} has no [[reference]] table; add one")
     for number, reference in enumerate(parsed.reference):
         try:
             _validate(reference)
         except UsageError as error:
-            raise ReferenceFileError(f"{path}: reference[{number}]: {error}") from error
+            raise UsageError(f"{path}: reference[{number}]: {error}") from error
     return parsed.reference
 
 
@@ -188,14 +188,14 @@ def compare_with_references(run: Run, references: Sequence[Reference]) -> list[C
 
     Raises
     ------
-    ReferenceFileError
+    UsageError
         If there is no reference for this system, or one matches no case or several numbers.
     """
     system = _system(run)
     mine = [r for r in references if fnmatchcase(system, r.system)]
     if not mine:
         known = ", ".join(dict.fromkeys(r.system for r in references))
-        raise ReferenceFileError(
+        raise UsageError(
             f"no reference is for the system {system!r} of {run.manifest.id}; known: {known}"
         )
     checks = []
@@ -211,16 +211,14 @@ def _value(run: Run, reference: Reference) -> tuple[float, int]:
     cases = [case for case in run.suite.cases if _matches(case, reference)]
     if not cases:
         known = ", ".join(f"{case.workload} over {case.variant}" for case in run.suite.cases)
-        raise ReferenceFileError(
-            f"{reference.name}: no case of {run.manifest.id} is that; known: {known}"
-        )
+        raise UsageError(f"{reference.name}: no case of {run.manifest.id} is that; known: {known}")
     rows = run.summaries[run.summaries["case_id"].isin([case.id for case in cases])]
     if reference.layer is not None:
         rows = rows[rows["layer"] == reference.layer]
     if reference.message_bytes is not None:
         rows = rows[rows["payload_bytes"] == reference.message_bytes]
     if len(cases) > 1 or len(rows) > 1:
-        raise ReferenceFileError(
+        raise UsageError(
             f"{reference.name}: {max(len(cases), len(rows))} numbers of {run.manifest.id} are "
             "that; say which by params, cluster, layer or message_bytes"
         )
@@ -243,7 +241,7 @@ def _matches(case: Case, reference: Reference) -> bool:
     ):
         for key, value in given.items():
             if key not in has:
-                raise ReferenceFileError(f"{reference.name}: {UnknownNameError(what, key, has)}")
+                raise UsageError(f"{reference.name}: {UnknownNameError(what, key, has)}")
             if _plain(has[key]) != _plain(value):
                 return False
     return True
@@ -270,7 +268,7 @@ def render_references(run: Run) -> str:
     summaries = run.summaries
     launches = run.launch_medians[run.launch_medians["median_s"] > 0]
     logarithms = np.log(launches.set_index(GROUP)["median_s"])
-    spreads = logarithms.groupby(level=GROUP).std()
+    spreads = logarithms.groupby(level=GROUP).agg(["std", "size"])
     tables = []
     for row in summaries[(summaries["n_launches"] > 0) & (summaries["median_s"] > 0)].itertuples():
         case = run.cases[row.case_id]
@@ -284,9 +282,10 @@ def render_references(run: Run) -> str:
         lines |= {
             "metric": "time", "value": float(f"{row.median_s:.4g}"), "unit": "s",
         }  # fmt: skip
-        if row.n_launches > 1:
-            spread = spreads[row.case_id, row.layer, row.payload_bytes]
-            lines |= {"spread": float(f"{spread:.2g}"), "launches": int(row.n_launches)}
+        # Launches whose median is 0 have no logarithm.
+        spread, n_launches = spreads.loc[row.case_id, row.layer, row.payload_bytes]
+        if n_launches > 1:
+            lines |= {"spread": float(f"{spread:.2g}"), "launches": int(n_launches)}
         else:
             lines |= {"lower": -_MIN_TOLERANCE, "upper": _MIN_TOLERANCE}
         table = (f"{key} = {_toml(value)}" for key, value in lines.items())

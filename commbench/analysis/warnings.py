@@ -103,14 +103,15 @@ def find(run: Run) -> list[str]:
     return texts + disturbances(run)
 
 
-def guarded(warnings: Callable[[Run], Iterable[str]], run: Run) -> list[str]:
+def guarded(warnings: Callable[[Run], Iterable[str]], run: Run, what: str = "") -> list[str]:
     """Return the warnings, or one with the error: a plug-in's records may be unlike any other's."""
     try:
         return list(warnings(run))
     except ResultsError:
         raise
     except Exception as error:  # noqa: BLE001
-        return [f"the check {warnings.__name__.strip('_')} could not be made: {error!r}"]
+        what = what or f"the check {warnings.__name__.strip('_')}"
+        return [f"{what} could not be made: {error!r}"]
 
 
 def disturbances(run: Run) -> list[Disturbance]:
@@ -329,8 +330,8 @@ def _other_load(run: Run) -> Iterator[Disturbance]:
     if text := _disturbed(use, "others", cores.MAX_OTHERS, run):
         yield Disturbance(
             f"other processes used the cores in {text}",
-            ": the samples of these launches are slow for a reason that is no backend's; end what "
-            "else runs, and measure again",
+            ": their times are long for a reason that is no backend's; end what else runs, and "
+            "measure again",
         )
     known = run.manifest.environment
     loads, n_cores = known.get("load_average"), cores.usable(known.get("cpu") or {})
@@ -368,9 +369,11 @@ def _disturbed(use: pd.DataFrame, share: str, limit: float, run: Run) -> str:
         return ""
     worst = above.loc[above["share"].idxmax()]
     where = "" if worst["host"] == LOCAL else f" on {worst['host']}"
-    where += f", launch {worst['launch']} of {run.case_names[worst['case_id']]}"
+    name = run.case_names[worst["case_id"]]
+    where += f", {name}" if run.is_user_code else f", launch {worst['launch']} of {name}"
+    parts = "regions" if run.is_user_code else "launches"
     return (
-        f"{len(above)} of {len(use)} launches for over {limit:.0%} of their time (most: "
+        f"{len(above)} of {len(use)} {parts} for over {limit:.0%} of their time (most: "
         f"{worst['share']:.0%}{where})"
     )
 
@@ -447,18 +450,19 @@ def _compression(run: Run) -> Iterator[Disturbance]:
 
 
 def _stalls(run: Run) -> Iterator[Disturbance]:
-    table = stats.additions(run)
-    below_s = table["median_s"] - table["added_s"]
-    # A fetch of a worker sends and receives as the layer below does.
-    stalls = (table["below"] == "comm") & (below_s > _STALLED * table["median_s"])
-    stalled = table.assign(below_s=below_s)[stalls]
+    table = run.summaries.set_index(["case_id", "payload_bytes"])
+    # A fetch by a worker sends and receives as the layer comm does.
+    fetches = table["median_s"][table["layer"] == "worker"].rename("fetch_s")
+    both = table[table["layer"] == "comm"].join(fetches, how="inner")
+    stalled = both[both["p75_s"] > _STALLED * both["fetch_s"]].reset_index()
     for case_id, rows in stalled.groupby("case_id", sort=False):
-        row = rows.loc[(rows["below_s"] / rows["median_s"]).idxmax()]
+        row = rows.loc[rows["p75_s"].idxmax()]
         yield Disturbance(
-            f"{run.case_names[case_id]}: {format_message_size(row['payload_bytes'])} takes "
-            f"{format_seconds(row['below_s'])} in the layer comm, and "
-            f"{format_seconds(row['median_s'])} in {row['layer']}, which does the same and more",
-            ": messages of comm stall; compare the progress modes (docs/gpu.md)",
+            f"{run.case_names[case_id]}: a quarter of the messages of "
+            f"{format_message_size(row['payload_bytes'])} takes {format_seconds(row['p75_s'])} or "
+            f"more in the layer comm, and a worker's fetch {format_seconds(row['fetch_s'])}",
+            f" ({rows.shape[0]} of {both.loc[case_id].shape[0]} sizes): messages stall; with UCX, "
+            "compare its progress modes (docs/gpu.md)",
         )
 
 

@@ -129,6 +129,10 @@ class Perftest(Tool):
                 )  # fmt: skip
                 try:
                     output, _ = client.communicate(timeout=max(1.0, deadline - time.monotonic()))
+                except subprocess.TimeoutExpired as error:
+                    raise LaunchError(
+                        f"{self.name} did not end at {size} B within {limit_s:.0f} s"
+                    ) from error
                 finally:
                     client.kill()
                     client.wait()

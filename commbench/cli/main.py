@@ -36,17 +36,13 @@ _COMMANDS = {
 """The commands, each imported when it is called."""
 
 
-class _Complaint(click.ClickException):
-    """The message of an error that the user can fix."""
-
-    exit_code = 2
-
-
 class _Group(click.Group):
     """A group that imports commands when they are called, and shows errors as one message."""
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:
+            if ctx.resilient_parsing:
+                return None
             raise UnknownNameError("command", cmd_name, _COMMANDS)
         self.commands[cmd_name] = resolve_name(f"commbench.cli.{_COMMANDS[cmd_name]}")
         return super().get_command(ctx, cmd_name)
@@ -56,8 +52,9 @@ class _Group(click.Group):
             with interrupts.none_lost():
                 return super().invoke(ctx)
         except CommbenchError as error:
-            kind = click.ClickException if isinstance(error, UnwritableError) else _Complaint
-            raise kind(str(error)) from error
+            if isinstance(error, UnwritableError):
+                raise click.ClickException(str(error)) from error
+            raise click.UsageError(str(error)) from error
         except KeyboardInterrupt:
             interrupts.ignore()
             click.echo("interrupted", err=True)

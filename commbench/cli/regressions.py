@@ -13,7 +13,7 @@ import click
 
 from commbench import load
 from commbench.cli.results import PATH
-from commbench.errors import IncomparableError, UsageError
+from commbench.errors import UsageError
 from commbench.harness.options import COUNT, POSITIVE, RUN, SHARE
 from commbench.model.units import format_duration
 from commbench.store import files
@@ -25,9 +25,17 @@ if TYPE_CHECKING:
     from commbench.studies.commits import Environment
 
 REGRESSION, UNDECIDED = 3, 4
+
+
+def _not_negative(_ctx: click.Context, _param: click.Parameter, effect: float) -> float:
+    if effect < 0:
+        raise UsageError(f"--min-effect is {effect:g}; it must be 0 or more")
+    return effect
+
+
 _MIN_EFFECT = click.option(
-    "--min-effect", type=SHARE,
-    help="Ignore differences below this share.  [default: 5%]",
+    "--min-effect", type=SHARE, default="5%", show_default=True, callback=_not_negative,
+    help="Ignore differences below this share.",
 )  # fmt: skip
 _ON_UNDECIDED = click.option(
     "--undecided", "on_undecided", type=click.Choice(["pass", "fail"]),
@@ -57,7 +65,7 @@ _FORM = click.option(
 @_FORM
 @click.pass_context
 def compare(
-    ctx: click.Context, baseline: Path, candidate: Path, min_effect: float | None,
+    ctx: click.Context, baseline: Path, candidate: Path, min_effect: float,
     control: str | None, history: Path | None, force: bool, on_undecided: str | None, form: str,
 ) -> None:  # fmt: skip
     """Compare RUN_B with RUN_A, case by case; exit status 3 if one is slower.
@@ -66,11 +74,10 @@ def compare(
     """
     from commbench.analysis import comparability, warnings
 
-    effect = _validate_min_effect(min_effect)
     old, new = load(baseline), load(candidate)
     differences = comparability.match(old.manifest, new.manifest).differences
     if differences and not force:
-        raise IncomparableError(
+        raise UsageError(
             f"{old.manifest.id} and {new.manifest.id} can't be compared: "
             + "; ".join(map(str, differences))
             + ". To compare them all the same: --force"
@@ -78,7 +85,7 @@ def compare(
     sessions = _sessions(history, old, new) if history else []
     (old, left_out), (new, more_left_out) = warnings.undisturbed(old), warnings.undisturbed(new)
     compared = _compare_runs(
-        old, new, effect, control=control or "", history=sessions, on_undecided=on_undecided,
+        old, new, min_effect, control=control or "", history=sessions, on_undecided=on_undecided,
         left_out=(left_out, more_left_out),
     )  # fmt: skip
     ctx.exit(_show(compared, form, failed=bool(compared.lost)))
@@ -100,15 +107,6 @@ def _sessions(folder: Path, old: Run, new: Run) -> list[Run]:
             "machine"
         )
     return alike
-
-
-def _validate_min_effect(given: float | None) -> float:
-    from commbench import stats
-
-    effect = stats.MIN_EFFECT if given is None else given
-    if effect < 0:
-        raise UsageError(f"--min-effect is {effect:g}; it must be 0 or more")
-    return effect
 
 
 def _compare_runs(
@@ -168,7 +166,7 @@ def _show(compared: ComparedRuns, form: str, *, failed: bool = False) -> int:
 @click.pass_context
 def ab(
     ctx: click.Context, arguments: tuple[str, ...], base: str, head: str, install: str,
-    launches: int, min_effect: float | None, seed: int, output: Path, quiet: bool,
+    launches: int, min_effect: float, seed: int, output: Path, quiet: bool,
     on_undecided: str | None, form: str,
 ) -> None:  # fmt: skip
     """Measure two commits or environments in turns; exit status 3 if HEAD is slower than BASE.
@@ -181,7 +179,6 @@ def ab(
     from commbench.studies import ab as experiments
     from commbench.studies import commits
 
-    effect = _validate_min_effect(min_effect)
     arguments = experiments.validate_arguments(arguments)
     runs: dict[str, Path] = {}
     failed = False
@@ -215,7 +212,7 @@ def ab(
     old, new = load(runs["base"]), load(runs["head"])
     _validate_same_cases(old, new)
     compared = _compare_runs(
-        old, new, effect, interleaved=True, on_undecided=on_undecided, sides=("base", "head")
+        old, new, min_effect, interleaved=True, on_undecided=on_undecided, sides=("base", "head")
     )
     status = _show(compared, form, failed=failed)
     for path in (old.path, new.path):
@@ -254,7 +251,7 @@ def _validate_same_cases(old: Run, new: Run) -> None:
     # The environments are what is compared; the cases must be the same.
     same = replace(new.manifest, environment=old.manifest.environment)
     if differences := comparability.match(old.manifest, same).differences:
-        raise IncomparableError(
+        raise UsageError(
             f"{old.manifest.id} and {new.manifest.id} did not measure the same: "
             + "; ".join(map(str, differences))
             + f". To compare them all the same: commbench compare --force {old.path} {new.path}"

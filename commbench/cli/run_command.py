@@ -59,6 +59,8 @@ class _RunGroup(click.Group):
             return _suite_command(cmd_name, path)
         if user_code.is_named_by(cmd_name):
             return _workload_command(user_code.normalize(cmd_name))
+        if ctx.resilient_parsing:
+            return None
         raise UnknownNameError("workload or suite", cmd_name, self.list_commands(ctx))
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_h
 from commbench import workloads
 from commbench.backends import parse
 from commbench.backends.base import Backend, Unavailability
-from commbench.errors import SuiteError, UnknownNameError, UsageError
+from commbench.errors import UnknownNameError, UsageError
 from commbench.launchers.base import memory_limit
 from commbench.machine import gpu
 from commbench.model import Case, ClusterSpec, Launch, Suite, registry, units
@@ -43,28 +43,28 @@ def cases_for(
     given = {**kind.defaults, **replication}
     for key, least in (("launches", 1), ("iterations", 1), ("warmups", 0), ("seed", 0)):
         if given.get(key, least) < least:
-            raise SuiteError(f"{key} is {given[key]}; it must be at least {least}")
+            raise UsageError(f"{key} is {given[key]}; it must be at least {least}")
     names = tuple(backends)
     if not names:
-        raise SuiteError("backends is empty; name at least one, for example tcp")
+        raise UsageError("backends is empty; name at least one, for example tcp")
     timeout_s = given.get("timeout_s", Case.timeout_s)
     for key, seconds in (("timeout", timeout_s), ("start_timeout", cluster.start_timeout_s)):
         if seconds <= 0:
-            raise SuiteError(f"{key} is {seconds} s; it must be above 0")
+            raise UsageError(f"{key} is {seconds} s; it must be above 0")
     if ClusterSpec.start_timeout_s < cluster.start_timeout_s >= timeout_s:
-        raise SuiteError(
+        raise UsageError(
             f"the workers may take {cluster.start_timeout_s:g} s to start (--start-timeout), and "
             f"the whole launch {timeout_s:g} s (--timeout); raise the latter above the former"
         )
     if cluster.n_workers < 1 or cluster.threads_per_worker < 1:
-        raise SuiteError("a cluster has at least one worker with at least one thread")
+        raise UsageError("a cluster has at least one worker with at least one thread")
     if cluster.device not in ("cpu", "gpu"):
         raise UnknownNameError("device", cluster.device, ("auto", "cpu", "gpu"))
     if cluster.task_placement not in ("pinned", "dask"):
         raise UnknownNameError("task placement", cluster.task_placement, ("pinned", "dask"))
     for key, value in cluster.dask_config.items():
         if not isinstance(value, str | int | float | list | None):
-            raise SuiteError(
+            raise UsageError(
                 f"dask_config: {key} is {value!r}; it must be a text, a number, true, false or a "
                 "list of these"
             )
@@ -73,7 +73,7 @@ def cases_for(
     for backend in parsed:
         original = backend.name.partition("@")[0]
         if backend.twin and original not in {other.name for other in parsed}:
-            raise SuiteError(
+            raise UsageError(
                 f"{backend.name} is a control of {original}, which is not measured: name both"
             )
     for backend in parsed:
@@ -82,13 +82,13 @@ def cases_for(
             launcher.validate(cluster, backend)
     if issubclass(kind, PairWorkload):
         if cluster.launcher != ClusterSpec.launcher:
-            raise SuiteError(
+            raise UsageError(
                 f"{workload} runs between two processes, which it starts itself; the launcher "
                 f"{cluster.launcher} is for workloads on a cluster, such as all-to-all (pingpong "
                 "has --peer HOST)"
             )
         if cluster.placement:
-            raise SuiteError(
+            raise UsageError(
                 f"{workload} has no cluster to place: its two processes are bound to nothing; "
                 "all-to-all measures each pair of workers that are"
             )
@@ -104,7 +104,7 @@ def cases_for(
         _validate_mode(made, cases[0].params)
         secret = next((backend.name for backend in parsed if backend.has_secrets), "")
         if made.peer and secret:
-            raise SuiteError(
+            raise UsageError(
                 f"the key of {secret} would be in a command that others on the host {made.peer} "
                 f"can read; measure {secret} between processes of this host"
             )
@@ -134,7 +134,7 @@ def _validate_mode(workload: PairWorkload, params: Mapping[str, Any]) -> None:
     said = params.get("mode", "latency")
     missing = [name for name in MODES[workload.mode] if name not in params]
     if said != workload.mode or missing:
-        raise SuiteError(
+        raise UsageError(
             f"{workload.name} has the mode {workload.mode}, and reports would take it for {said}: "
             f"its params need mode{''.join(f', {name}' for name in MODES[workload.mode])}"
         )
@@ -146,13 +146,13 @@ def make_suite(name: str, cases: Iterable[Case]) -> Suite:
     sizes: dict[str, tuple[int, int]] = {}
     for case in cases:
         if case.id in unique:
-            raise SuiteError(
+            raise UsageError(
                 f"{case.workload} over {case.backend} with the same parameters is asked for twice"
             )
         unique[case.id] = case
         _validate_running_cluster(case.cluster, sizes)
     if not unique:
-        raise SuiteError(f"the suite {name!r} has no case; add a [[case]] table")
+        raise UsageError(f"the suite {name!r} has no case; add a [[case]] table")
     return Suite(name=name, cases=tuple(unique.values()))
 
 
@@ -160,7 +160,7 @@ def _validate_running_cluster(cluster: ClusterSpec, sizes: dict[str, tuple[int, 
     """Raise an error if cases require different sizes of the same running cluster."""
     size = (cluster.n_workers, cluster.threads_per_worker)
     if cluster.scheduler and (other := sizes.setdefault(cluster.scheduler, size)) != size:
-        raise SuiteError(
+        raise UsageError(
             f"the running cluster of {cluster.scheduler} has one size, and the cases ask for "
             f"{other[0]} workers of {other[1]} threads and for {size[0]} of {size[1]}; measure "
             "them with a launcher that starts clusters, or make a suite of each size"
@@ -172,7 +172,7 @@ def structure(content: Mapping[str, Any], kind: type[Any], where: str) -> Any:
 
     Raises
     ------
-    SuiteError
+    UsageError
         For an unknown key or a value of a wrong type; the message has `where` and the key.
     """
     import cattrs
@@ -181,7 +181,7 @@ def structure(content: Mapping[str, Any], kind: type[Any], where: str) -> Any:
         return _converter().structure(content, kind)
     except cattrs.BaseValidationError as error:
         problems = cattrs.transform_error(error, path=where, format_exception=_explain)
-        raise SuiteError("; ".join(problems)) from None
+        raise UsageError("; ".join(problems)) from None
 
 
 @cache

@@ -44,7 +44,7 @@ def ignore() -> None:
     for number in _SIGNALS:
         if signal.getsignal(number) is not signal.SIG_IGN:
             # With SIG_IGN Python would print an error for a pending signal.
-            signal.signal(number, _do_nothing)
+            signal.signal(number, lambda *_: None)
 
 
 @contextlib.contextmanager
@@ -73,7 +73,3 @@ def none_lost() -> Iterator[None]:
 def _interrupt(*_: Any) -> None:
     ignore()
     raise KeyboardInterrupt
-
-
-def _do_nothing(*_: Any) -> None:
-    pass

@@ -35,30 +35,29 @@ _ROUND_SECONDS = 0.04
 _MESSAGE_SECONDS, _SECONDS_PER_BYTE = 3e-3, 3e-9
 """Of a fetch between workers and its verification."""
 _SMALL_MESSAGE_SECONDS = 3e-4
-_GPU_START_SECONDS, _GPU_SPEEDUP = 4.0, 20.0
-"""Of importing CuPy and creating a CUDA context, and of the work of tasks, on an H200."""
+_GPU_SECONDS = 4.0
+"""Of importing CuPy and creating a CUDA context, on a machine with an H200."""
 _CROWDED = 4
 """The processes per core from which on starting them takes long."""
 
 
 def launch_seconds(case: Case) -> float:
     """Return a rough estimate of the seconds of a launch of `case`."""
-    start_s = _GPU_START_SECONDS if case.cluster.device == "gpu" else 0.0
-    return start_s + parse(case.backend).launch_factor * _seconds_over_tcp(case)
+    return parse(case.backend).launch_factor * _seconds_over_tcp(case)
 
 
 def _seconds_over_tcp(case: Case) -> float:
     workload, n_workers = make_workload(case), case.cluster.n_workers
+    gpu_s = _GPU_SECONDS if case.cluster.device == "gpu" else 0.0
     if isinstance(workload, PairWorkload):
-        layer_s = _LAYER_SECONDS
-        if case.cluster.device == "gpu":
-            layer_s += _GPU_START_SECONDS
-        start_s = _LAUNCH_SECONDS + layer_s * len(workload.layers)
+        start_s = _LAUNCH_SECONDS + (_LAYER_SECONDS + gpu_s) * len(workload.layers)
         return start_s + _messages_seconds(workload, case)
     here = _cores_here(case)
-    start_s = _LAUNCH_SECONDS + _WORKER_SECONDS * max(1.0, n_workers / here if here else 1.0)
+    start_s = (
+        _LAUNCH_SECONDS + gpu_s + _WORKER_SECONDS * max(1.0, n_workers / here if here else 1.0)
+    )
     # Making the data takes as long as an iteration.
-    return start_s + (1 + case.warmups + case.iterations) * _iteration_seconds(workload, case)
+    return start_s + (1 + case.warmups + case.iterations) * _iteration_seconds(workload, n_workers)
 
 
 def _messages_seconds(workload: PairWorkload, case: Case) -> float:
@@ -74,8 +73,7 @@ def _messages_seconds(workload: PairWorkload, case: Case) -> float:
     )
 
 
-def _iteration_seconds(workload: Workload, case: Case) -> float:
-    n_workers = case.cluster.n_workers
+def _iteration_seconds(workload: Workload, n_workers: int) -> float:
     n_pairs = n_workers * (n_workers - 1)
     if isinstance(workload, FetchWorkload) and workload.in_rounds:
         # Each round in two directions, and one of them pair by pair.
@@ -87,8 +85,7 @@ def _iteration_seconds(workload: Workload, case: Case) -> float:
             for size in workload.sizes
         )
     assert isinstance(workload, ClusterWorkload)
-    faster = _GPU_SPEEDUP if case.cluster.device == "gpu" else 1.0
-    return 0.2 + n_pairs * _MESSAGE_SECONDS + workload.expected_seconds / faster
+    return 0.2 + n_pairs * _MESSAGE_SECONDS + workload.expected_seconds
 
 
 def _cores_here(case: Case) -> int | None:

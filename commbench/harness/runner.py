@@ -27,7 +27,7 @@ from commbench.errors import UnwritableError
 from commbench.harness.launch import ENDED, LOG, UNWRITABLE
 from commbench.launchers.base import Launcher
 from commbench.machine import gpu, process
-from commbench.model import Case, Failure, Launch, LaunchEnd, Phase, Record, registry
+from commbench.model import Failure, Launch, LaunchEnd, Phase, Record, registry
 from commbench.store.emitter import PHASE
 from commbench.store.records import decode
 from commbench.workloads.base import PairWorkload
@@ -163,10 +163,12 @@ def environment(launch: Launch, backend: Backend, scratch: Path) -> dict[str, st
         for key, value in {**backend.dask_config(), **case.cluster.dask_config}.items()
     }
     variables = backend.environment(case.cluster.device, scratch)
+    launcher: Launcher = registry.load("launcher", case.cluster.launcher)()
+    is_pair = issubclass(workloads.load(case.workload), PairWorkload)
     return {
         # By default Dask would leave folders in the system's temporary folder.
         "DASK_TEMPORARY_DIRECTORY": str(scratch / TEMPORARY),
-        **_cluster_environment(case),
+        **({} if is_pair else launcher.environment(case.cluster)),
         **os.environ,
         process.FORWARDED: ",".join([*backend.variables, *variables]),
         **config,
@@ -174,13 +176,6 @@ def environment(launch: Launch, backend: Backend, scratch: Path) -> dict[str, st
         **gpu.environment(case.cluster, backend.before_cuda),
         **case.cluster.env,
     }
-
-
-def _cluster_environment(case: Case) -> dict[str, str]:
-    if issubclass(workloads.load(case.workload), PairWorkload):
-        return {}
-    launcher: Launcher = registry.load("launcher", case.cluster.launcher)()
-    return launcher.environment(case.cluster)
 
 
 def _lines(pipe: Any, child: subprocess.Popen[bytes], deadline: float) -> Iterator[bytes | None]:

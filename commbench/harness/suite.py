@@ -54,7 +54,7 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from commbench import workloads
-from commbench.errors import CommbenchError, SuiteError, UnknownNameError, UsageError
+from commbench.errors import CommbenchError, UnknownNameError, UsageError
 from commbench.harness import vary as vary_
 from commbench.harness.cases import cases_for, make_suite, structure
 from commbench.machine import cores, topology
@@ -122,7 +122,7 @@ def read_suite(path: Path, overrides: Mapping[str, Any] | None = None) -> Suite:
 
     Raises
     ------
-    SuiteError
+    UsageError
         If the file can't be read, a key is unknown or a value has the wrong type; the message has
         the path of the key and the known ones. If the scale is invalid, or a case has no rule.
     """
@@ -132,13 +132,13 @@ def read_suite(path: Path, overrides: Mapping[str, Any] | None = None) -> Suite:
     scale = _first(given.get("scale"), file.scale)
     try:
         if not 0 < scale <= 1:
-            raise SuiteError(
+            raise UsageError(
                 f"scale is {scale:g}; it must be above 0 and at most 1, which is the full size"
             )
         if file.reproduces:
             published.published_figure(file.reproduces)
     except CommbenchError as error:
-        raise SuiteError(f"{path}: {error}") from error
+        raise UsageError(f"{path}: {error}") from error
     cases: list[Case] = []
     for number, entry in enumerate(file.case):
         if scale < entry.from_scale:
@@ -146,7 +146,7 @@ def read_suite(path: Path, overrides: Mapping[str, Any] | None = None) -> Suite:
         try:
             cases += _cases(file, entry, path.parent, scale, given, given_cluster)
         except CommbenchError as error:
-            raise SuiteError(f"{path}: case[{number}]: {error}") from error
+            raise UsageError(f"{path}: case[{number}]: {error}") from error
     given_cluster.validate_used(file.name or path.stem)
     if given.get("backends"):
         # Cases that only differ in their backends become equal.
@@ -160,13 +160,13 @@ def _cases(
     given_cluster: GivenCluster,
 ) -> Iterator[Case]:  # fmt: skip
     if scale < 1 and not entry.scaling:
-        raise SuiteError(
+        raise UsageError(
             f"scale is {scale:g}, and nothing says what that does to the case; add for example "
             'scaling = { rows = "linear" }'
         )
     entry = replace(entry, workload=user_code.normalize(entry.workload, folder))
     if entry.workers == ():
-        raise SuiteError("workers is empty; name at least one number, or leave it out")
+        raise UsageError("workers is empty; name at least one number, or leave it out")
     levels = (entry.cluster, file.cluster)
     spec = {
         f.name: _first(*(getattr(level, f.name) for level in levels)) for f in fields(ClusterSpec)
@@ -175,6 +175,8 @@ def _cases(
     choice = _first(given.get("placement"), spec.pop("placement"), "none")
     if given.get("placement") is not None:
         folder = Path()
+        if issubclass(workloads.load(entry.workload), PairWorkload):
+            choice = "none"
     spec["task_placement"] = _first(
         spec["task_placement"], workloads.load(entry.workload).task_placement
     )
@@ -239,7 +241,7 @@ def varied_cases(
     if issubclass(workloads.load(workload), PairWorkload):
         for setting in settings:
             if setting.name in vary_.OPTIONS:
-                raise SuiteError(
+                raise UsageError(
                     f"{setting.name} can't be varied: {workload} runs between two processes, "
                     "without a cluster; vary variables or keys of Dask's configuration"
                 )
@@ -293,7 +295,7 @@ class GivenCluster:
 
         Raises
         ------
-        SuiteError
+        UsageError
             With the options, and the cases that they are for.
         """
         for group, requirement in (
@@ -302,7 +304,7 @@ class GivenCluster:
         ):  # fmt: skip
             settings = ClusterSpec.settings(group)
             if unused := [settings[name].option for name in settings if name in self._unused]:
-                raise SuiteError(
+                raise UsageError(
                     f"{', '.join(unused)}: no case of the suite {suite!r} {requirement}; "
                     "leave it out"
                 )
@@ -324,7 +326,7 @@ def scaled(params: Mapping[str, Any], rules: Mapping[str, str], scale: float) ->
 
     Raises
     ------
-    SuiteError
+    UsageError
         If a rule is unknown, or its parameter is missing or not a number.
 
     Examples
@@ -340,7 +342,7 @@ def scaled(params: Mapping[str, Any], rules: Mapping[str, str], scale: float) ->
         if name not in params:
             raise UnknownNameError("parameter in scaling", name, params)
         if not _numbers(params[name]):
-            raise SuiteError(
+            raise UsageError(
                 f"scaling: {name} is {params[name]!r}; whole numbers from 1 up can be scaled, and "
                 "lists of them"
             )
@@ -455,5 +457,5 @@ def _read(path: Path, kind: type[Any], wanted: str) -> Any:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise SuiteError(f"can't read {path}: {error}; give {wanted}") from error
+        raise UsageError(f"can't read {path}: {error}; give {wanted}") from error
     return structure(content, kind, str(path))

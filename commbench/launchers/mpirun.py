@@ -36,7 +36,8 @@ class MpirunCluster(LocalCluster):
     """A scheduler and workers that are ranks of one MPI world."""
 
     def _start(self, spec: ClusterSpec, protocol: str, preload: Sequence[str]) -> None:
-        mpiexec, contact = _mpiexec(), self._scratch / "scheduler.json"
+        mpiexec = installed.find_mpiexec() or "mpiexec"
+        contact = self._scratch / "scheduler.json"
         crowd = _crowd(spec)
         # Hosts may differ in memory, so that a share of it is safer than bytes.
         share = 1 / max(crowd.values()) if crowd else equal_share(spec.n_workers)
@@ -86,13 +87,11 @@ class MpirunLauncher(Launcher):
         return bool(spec.hosts)
 
     def unavailable(self) -> UnavailableError | None:  # noqa: D102
-        if problem := super().unavailable():
-            return problem
-        try:
-            _mpiexec()
-        except UnavailableError as error:
-            return error
-        return None
+        problem = super().unavailable()
+        if problem is None and installed.find_mpiexec() is None:
+            remedy = "pip install mpich, or load your MPI's module"
+            problem = UnavailableError("the launcher mpirun", "there is no mpiexec", remedy)
+        return problem
 
     def validate(self, spec: ClusterSpec, backend: Backend) -> None:  # noqa: D102
         super().validate(spec, backend)
@@ -189,16 +188,6 @@ def _ranks(variables: Sequence[Mapping[str, str]], rank: Sequence[str | Path]) -
         settings = [f"{key}={value}" for key, value in environ.items()]
         words += [":", "-n", "1", "env", *settings, *rank]
     return words
-
-
-def _mpiexec() -> str:
-    if (mpiexec := installed.find_mpiexec()) is None:
-        raise UnavailableError(
-            "the launcher mpirun",
-            "there is no mpiexec",
-            "pip install mpich, or load your MPI's module",
-        )
-    return mpiexec
 
 
 def _version(mpiexec: str) -> str:

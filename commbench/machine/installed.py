@@ -37,9 +37,10 @@ def install_command(extra: str) -> str:
     "pip install 'asyncssh>=2.18'"
     """
     for_cuda_13 = _packages(f"{extra}-cu13")
-    names = [re.split(r"[\[>]", text)[0] for text in for_cuda_13]
+    names = [re.split(r"[\[>]", text)[0] for text in _packages("gpu-cu13")]
     is_13 = any("13" in name and package_version(name) for name in names)
-    return shlex.join(["pip", "install", *(for_cuda_13 if is_13 else _packages(extra))])
+    packages = for_cuda_13 if for_cuda_13 and is_13 else _packages(extra)
+    return shlex.join(["pip", "install", *packages])
 
 
 def _packages(extra: str) -> list[str]:

@@ -2,7 +2,7 @@
 
 Data flows one way::
 
-    Suite → Plan → Launch (a child process) → Record … → store → Summary → report
+    Suite → Plan → Launch (a child process) → Record … → store → summaries → report
 
 Times are in seconds, sizes in bytes, and the name of every number ends in its unit. Points in time
 (``*_at_s``, ``start_s``, ``stop_s``) are seconds since the epoch on the measuring host's clock.

@@ -3,7 +3,6 @@
 from .derived import Comparison as Comparison
 from .derived import Effect as Effect
 from .derived import Finding as Finding
-from .derived import Summary as Summary
 from .layers import AGAIN as AGAIN
 from .layers import FETCHES as FETCHES
 from .layers import LAYERS as LAYERS

@@ -8,51 +8,6 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Summary:
-    """A summary of the samples of one case and layer, or of one message size of these.
-
-    Only the ``n_launches`` successful launches count; if it is 0, the samples are of launches that
-    were cut short. ``median_s`` is the median over launches of each launch's median. The interval
-    contains the true median with probability ``confidence`` (nan, nan and 0 for one launch). If the
-    launches split into two modes, ``low_mode_s`` and ``high_mode_s`` are theirs, and
-    ``low_mode_share`` of the launches are in the faster one; else they are nan. The
-    percentiles are over all measured samples, without ``n_warmup`` that were detected as warm-up,
-    and nan unless a sample is expected beyond them (p99: 100 samples).
-    ``cpu_s`` is nan if it was not measured.
-    """
-
-    case_id: str
-    layer: str
-    payload_bytes: int
-    n_launches: int
-    n_samples: int
-    n_warmup: int
-    median_s: float
-    ci_low_s: float
-    ci_high_s: float
-    confidence: float
-    low_mode_s: float
-    high_mode_s: float
-    low_mode_share: float
-    min_s: float
-    p5_s: float
-    p25_s: float
-    p75_s: float
-    p95_s: float
-    p99_s: float
-    max_s: float
-    cpu_s: float
-    build_s: float
-    submit_s: float
-
-    @property
-    def throughput_Bps(self) -> float:  # noqa: N802 - the spelling of the unit
-        """Payload bytes per second at the median; nan without bytes or time."""
-        known = self.payload_bytes > 0 and self.median_s > 0
-        return self.payload_bytes / self.median_s if known else float("nan")
-
-
-@dataclass(frozen=True, kw_only=True)
 class Comparison:
     """A comparison of two cases at one layer and size.
 

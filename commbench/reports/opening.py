@@ -13,7 +13,6 @@ from typing import Any
 
 from commbench.analysis import warnings
 from commbench.analysis.run import Run
-from commbench.errors import ResultsError
 from commbench.model import LAYERS, Comparison, Stopping
 from commbench.model.units import format_seconds
 from commbench.reports import findings
@@ -25,6 +24,7 @@ from commbench.reports.sections.differences import (
     slowdowns,
     subject,
 )
+from commbench.reports.sections.iteration_tables import DOING
 from commbench.reports.sections.pair_tables import no_slow_pair
 from commbench.reports.sections.provenance import FAILURES
 from commbench.stats.inference import MIN_LAUNCHES
@@ -32,13 +32,8 @@ from commbench.workloads.user_code import UserCode
 
 _MAX_VERDICTS, _MAX_FINDINGS, _MAX_DISTURBANCES = 6, 3, 4
 """The maximum verdicts, findings, and disturbances in the opening."""
-_SPENT = {
-    "compute": "computed", "queue": "waited for a core", "data": "waited for data",
-    "blocked": "slept in tasks (GIL, locks, I/O)", "idle": "had no task",
-}  # fmt: skip
-"""What task threads do in the parts of their time that sentences name."""
 _LEAST_SHARE = 0.05
-"""The smallest share of these parts that sentences name."""
+"""The smallest share of the parts of threads' time that sentences name."""
 NEXT = "What to do next"
 _SETTLE, _GO_ON = "settle the rest", "go on (may not settle all)"
 _MAX_MINUTES = 60
@@ -101,12 +96,7 @@ def verdicts(run: Run) -> list[str]:
     the layer closest to Dask's users first. Records of plug-ins that have none cost the verdict
     only.
     """
-    try:
-        return list(_verdicts(run))
-    except ResultsError:
-        raise
-    except Exception as error:  # noqa: BLE001 - the rest of the report is still good
-        return [f"The verdict could not be made: {error!r}."]
+    return warnings.guarded(_verdicts, run, "The verdict")
 
 
 def _verdicts(run: Run) -> Iterator[str]:
@@ -127,7 +117,7 @@ def _verdicts(run: Run) -> Iterator[str]:
         shared = sizes.index[sizes == n_cases] if (sizes == n_cases).any() else sizes.index
         for size in sorted({shared.min(), shared.max()}):
             group = rows[rows["payload_bytes"] == size].sort_values("median_s", kind="stable")
-            what = subject(run, group["case_id"].iloc[0], str(layer), size)
+            what = subject(run, str(task), group["case_id"].iloc[0], str(layer), size)
             names = dict(zip(group["case_id"], group["backend"], strict=True))
             if len(names) == 1:
                 (row,) = group.itertuples()
@@ -186,10 +176,10 @@ def _waits(run: Run, row: Any) -> str:
     shares = shares[shares["case_id"] == row.case_id]
     if shares.empty:
         return entered
-    share = shares.iloc[0][[*_SPENT]].astype(float).sort_values(ascending=False)
+    share = shares.iloc[0][[*DOING]].astype(float).sort_values(ascending=False)
     large = share[share >= _LEAST_SHARE]
-    named = [f"{_SPENT[str(name)]} for {part:.0%} of it" for name, part in large.items()]
-    return f"{entered}: its task threads {_listed(named[:3])}" if named else entered
+    named = [f"{DOING[str(name)]} for {part:.0%} of it" for name, part in large.items()]
+    return f"{entered}: its task threads were {_listed(named[:3])}" if named else entered
 
 
 def _sentence(
@@ -256,15 +246,11 @@ def _trust(run: Run) -> Iterator[str]:
         yield "What your code returns is not verified, and not compared between cases."
     twins = {case.id: case for case in run.suite.cases if case.original}
     names = " and ".join(f"{case.original} and {case.variant}" for case in twins.values())
-    with_twins, others = list[Comparison](), list[Comparison]()
-    for c in run.comparisons:
-        (with_twins if {c.baseline_id, c.candidate_id} & twins.keys() else others).append(c)
+    controls = [c for c in run.comparisons if {c.baseline_id, c.candidate_id} & twins.keys()]
+    copies = [c for c in run.comparisons if c.layer == "memcpy" and c not in controls]
     for what, compared in (
-        (
-            "memory copies should take the same time",
-            [c for c in others if c.layer == "memcpy"],
-        ),
-        (f"{names} are the same backend", with_twins),
+        ("memory copies should take the same time", copies),
+        (f"{names} are the same backend", controls),
     ):
         if compared:
             yield f"Control: {what}, and {_differences(compared)}"

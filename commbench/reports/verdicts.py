@@ -113,8 +113,9 @@ class ComparedRuns:
                 f"{least} can"
             )
         if len(few) < len(undecided):
-            more = "More --launches can decide, or a quieter machine"
-            sentences.append(_found_from(undecided) + more)
+            ratios = [c.detectable for c in undecided if math.isfinite(c.detectable)]
+            missed = f"Slowdowns below {max(ratios):.2f}× can be missed. " if ratios else ""
+            sentences.append(f"{missed}More --launches can decide, or a quieter machine")
         if undecided and not any(map(self.fails, undecided)):
             sentences.append("This passes, except with --undecided fail")
         return ". ".join(sentences)
@@ -211,12 +212,6 @@ class ComparedRuns:
             *(f"{'both runs' if text in second else one}: {text}" for text in first),
             *(f"{two}: {text}" for text in second if text not in first),
         ]
-
-
-def _found_from(comparisons: Sequence[Comparison]) -> str:
-    """Return the ratio that these cases need to be called slower, as a sentence."""
-    ratios = [c.detectable for c in comparisons if math.isfinite(c.detectable)]
-    return f"Slowdowns below {max(ratios):.2f}× can be missed. " if ratios else ""
 
 
 def _terminal(runs: ComparedRuns) -> str:

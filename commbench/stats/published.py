@@ -97,8 +97,9 @@ def published_comparisons(run: Run) -> list[PublishedComparison]:
 
 
 def machine(run: Manifest) -> str:
-    """Describe the CPU and the GPUs of the machine that a run was measured on."""
-    cpu, gpus = run.environment.get("cpu") or {}, run.environment.get("gpus") or []
+    """Describe the CPU of the machine that a run was measured on, and its GPUs if they were."""
+    used = any(case.cluster.device == "gpu" for case in run.suite.cases)
+    cpu, gpus = run.environment.get("cpu") or {}, (run.environment.get("gpus") or []) * used
     words = f"{cpu.get('model') or 'unknown CPU'}, {cpu.get('usable_cores') or '?'} cores"
     names = Counter(str(gpu.get("name")) for gpu in gpus)
     counted = [f"{count} × {name}" if count > 1 else name for name, count in names.items()]

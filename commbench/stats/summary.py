@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from commbench.model import Summary
 from commbench.stats.inference import median_interval
 from commbench.stats.pairs import moved_bytes
 from commbench.stats.selection import GROUP, good_launches, in_suite_order, timed
@@ -22,6 +21,14 @@ from commbench.stats.stability import modes
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
+
+
+_COLUMNS = (
+    "workload", "backend", "case_id", "layer", "payload_bytes", "n_launches", "n_samples",
+    "n_warmup", "median_s", "ci_low_s", "ci_high_s", "confidence", "low_mode_s", "high_mode_s",
+    "low_mode_share", "min_s", "p5_s", "p25_s", "p75_s", "p95_s", "p99_s", "max_s", "cpu_s",
+    "build_s", "submit_s", "throughput_Bps",
+)  # fmt: skip
 
 
 def launches_interval(medians: Sequence[float]) -> tuple[float, float, float]:
@@ -49,30 +56,34 @@ def launch_medians(run: Run) -> pd.DataFrame:
 
 
 def summaries(run: Run) -> pd.DataFrame:
-    """Return a summary of each case, layer and payload size.
+    """Return a summary of the samples of each case, layer and payload size.
 
     Returns
     -------
     DataFrame
-        One row per summary, in the order of the suite's cases: the fields of ``Summary``,
-        ``throughput_Bps``, ``workload`` and ``backend``.
+        One row per summary, in the order of the suite's cases, with the columns ``_COLUMNS``. Only
+        the ``n_launches`` successful launches count; if it is 0, the samples are of launches that
+        were cut short. ``median_s`` is the median over launches of each launch's median. The
+        interval contains the true median with probability ``confidence`` (nan, nan and 0 for one
+        launch). If the launches split into two modes, ``low_mode_s`` and ``high_mode_s`` are
+        theirs, and ``low_mode_share`` of the launches are in the faster one; else they are nan. The
+        percentiles are over all measured samples, without ``n_warmup`` that were detected as
+        warm-up, and nan unless a sample is expected beyond them (p99: 100 samples). ``cpu_s`` is
+        nan if it was not measured, ``throughput_Bps`` (payload / median) without bytes or time.
     """
-    samples, good, n_timed = run.measured, good_launches(run), timed(run).groupby(GROUP).size()
+    good, n_timed = good_launches(run), timed(run).groupby(GROUP).size()
     medians = dict(iter(run.launch_medians.groupby(GROUP)["median_s"]))
-    rows = []
-    for key, group in samples.groupby(GROUP):
-        n_warmup = int(n_timed[key]) - len(group)
-        summary = _summarize(key, group, medians[key], len(good.get(key[0], ())), n_warmup)
-        names = {"workload": group.workload.iloc[0], "backend": group.backend.iloc[0]}
-        rows.append({**names, **vars(summary), "throughput_Bps": summary.throughput_Bps})
-    columns = ["workload", "backend", *Summary.__dataclass_fields__, "throughput_Bps"]
-    return in_suite_order(pd.DataFrame(rows, columns=columns), run)
+    rows = [
+        _summarize(key, group, medians[key], len(good.get(key[0], ())), int(n_timed[key]))
+        for key, group in run.measured.groupby(GROUP)
+    ]
+    return in_suite_order(pd.DataFrame(rows, columns=list(_COLUMNS)), run)
 
 
 def _summarize(
     key: tuple[str, str, int], samples: pd.DataFrame, medians: pd.Series[float], n_good: int,
-    n_warmup: int,
-) -> Summary:  # fmt: skip
+    n_timed: int,
+) -> dict[str, Any]:  # fmt: skip
     case_id, layer, payload_bytes = key
     low, high, level = launches_interval(medians.tolist() if n_good else [])
     seconds = samples["seconds"].to_numpy()
@@ -82,25 +93,21 @@ def _summarize(
     # With fewer samples they would only be a version of the minimum or the maximum.
     quantiles[len(seconds) * np.minimum(shares, 1 - shares) < 1 - 1e-9] = math.nan
     p5, p25, p75, p95, p99 = quantiles.tolist()
-    return Summary(
-        case_id=case_id,
-        layer=layer,
-        payload_bytes=int(payload_bytes),
-        n_launches=len(medians) if n_good else 0,
-        n_samples=len(seconds),
-        n_warmup=n_warmup,
-        median_s=float(medians.median()),
-        ci_low_s=low,
-        ci_high_s=high,
-        confidence=level,
-        low_mode_s=low_mode, high_mode_s=high_mode, low_mode_share=share,
-        min_s=float(seconds.min()),
-        p5_s=p5, p25_s=p25, p75_s=p75, p95_s=p95, p99_s=p99,
-        max_s=float(seconds.max()),
-        cpu_s=float(samples["cpu_seconds"][samples["cpu_seconds"] > 0].median()),
-        build_s=float(samples["build_seconds"].median()),
-        submit_s=float(samples["submit_seconds"].median()),
-    )  # fmt: skip
+    median_s = float(medians.median())
+    known = payload_bytes > 0 and median_s > 0
+    return {
+        "workload": samples["workload"].iloc[0], "backend": samples["backend"].iloc[0],
+        "case_id": case_id, "layer": layer, "payload_bytes": int(payload_bytes),
+        "n_launches": len(medians) if n_good else 0, "n_samples": len(seconds),
+        "n_warmup": n_timed - len(seconds), "median_s": median_s, "ci_low_s": low,
+        "ci_high_s": high, "confidence": level, "low_mode_s": low_mode, "high_mode_s": high_mode,
+        "low_mode_share": share, "min_s": float(seconds.min()), "p5_s": p5, "p25_s": p25,
+        "p75_s": p75, "p95_s": p95, "p99_s": p99, "max_s": float(seconds.max()),
+        "cpu_s": float(samples["cpu_seconds"][samples["cpu_seconds"] > 0].median()),
+        "build_s": float(samples["build_seconds"].median()),
+        "submit_s": float(samples["submit_seconds"].median()),
+        "throughput_Bps": payload_bytes / median_s if known else math.nan,
+    }  # fmt: skip
 
 
 def idle_cores(run: Run) -> pd.DataFrame:

@@ -43,8 +43,8 @@ def worker_profiles(run: Run) -> pd.DataFrame:
     -------
     DataFrame
         One row per case without ``outer_regions``, launch, iteration and ``worker`` (a worker's
-        name, ``scheduler`` or ``client``), with ``workload``, ``backend``, ``wall_s`` and seconds
-        of it:
+        name, ``scheduler`` or ``client``), with its ``process`` (``workers`` of all workers),
+        ``workload``, ``backend``, ``wall_s`` and seconds of it:
 
         - of an average task thread (nan for scheduler and client): ``compute_s`` on a core in a
           task, ``other_cpu_s`` on a core outside of tasks, ``queue_s`` ready but without a core,
@@ -83,7 +83,9 @@ def worker_profiles(run: Run) -> pd.DataFrame:
         gil_s=metrics["gil_s"],
     )
     columns = ["workload", "backend", "wall_s", *TASK_PARTS, *LOOP_PARTS, *_EXTRA]
-    return profiles[columns].reset_index()
+    table = profiles[columns].reset_index()
+    process = table["worker"].where(table["worker"].isin(NO_TASKS), "workers")
+    return table.assign(process=process)
 
 
 def profile_shares(profiles: pd.DataFrame, run: Run) -> pd.DataFrame:
@@ -102,9 +104,8 @@ def profile_shares(profiles: pd.DataFrame, run: Run) -> pd.DataFrame:
         Σ part / Σ wall time, named without ``_s``. The shares of an account add up to 1.
     """
     parts = [*TASK_PARTS, *LOOP_PARTS, *_EXTRA]
-    process = profiles["worker"].where(profiles["worker"].isin(NO_TASKS), "workers")
     group = [*_KEY[:1], "workload", "backend", "process"]
-    grouped = profiles.assign(process=process).groupby(group, sort=False)
+    grouped = profiles.groupby(group, sort=False)
     sums = grouped[parts].sum(min_count=1).div(grouped["wall_s"].sum(), axis=0)
     sums = sums.rename(columns={name: name.removesuffix("_s") for name in parts})
     table = sums.assign(n_iterations=grouped.size()).reset_index()

@@ -48,20 +48,12 @@ class RunStore:
 
         Raises
         ------
-        UsageError
-            If the path has a colon.
         ResultsError
             If there is a run already.
         UnwritableError
             If the folder can't be written.
         """
         path = output / manifest.id
-        if ":" in str(path.absolute()):
-            # UCX reads what follows as options of its log, and Arrow what precedes as a scheme.
-            raise UsageError(
-                f"results can't be stored under a path with a colon, {path.absolute()}; choose "
-                "another folder (--output)"
-            )
         try:
             path.mkdir(parents=True, exist_ok=True)
             if (path / "run.json").exists():
@@ -76,6 +68,7 @@ class RunStore:
     @classmethod
     def reopen(cls, path: Path, manifest: Manifest | None = None) -> RunStore:
         """Return the store of a run, to continue it, with another `manifest` if that is given."""
+        _refuse_colon(path)
         store = cls(path, manifest or read_manifest(path))
         if manifest is not None:
             store.update(manifest)
@@ -162,7 +155,16 @@ def _not_made(path: Path, error: OSError) -> UnwritableError:
 
 
 def new_run_id(name: str, output: Path) -> str:
-    """Create a directory named after the time in UTC and the suite; return its name."""
+    """Create a directory named after the time in UTC and the suite; return its name.
+
+    Raises
+    ------
+    UsageError
+        If the path has a colon.
+    UnwritableError
+        If the directory can't be made.
+    """
+    _refuse_colon(output)
     stem = re.sub(r"[^\w.-]+", "-", f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{name}")[:80]
     number = 1
     while True:
@@ -175,6 +177,15 @@ def new_run_id(name: str, output: Path) -> str:
             raise _not_made(output / candidate, error) from error
         else:
             return candidate
+
+
+def _refuse_colon(path: Path) -> None:
+    # UCX reads what follows as options of its log, and Arrow what precedes as a scheme.
+    if ":" in str(path.absolute()):
+        raise UsageError(
+            f"results can't be stored under a path with a colon, {path.absolute()}; choose another "
+            "folder (--output)"
+        )
 
 
 def read_manifest(path: Path) -> Manifest:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import os
 import runpy
 import shlex
 import sys
@@ -37,11 +38,12 @@ from commbench.harness.measure import conditions, plugins, records, traffic
 from commbench.harness.measure.plugins import Profiler
 from commbench.launchers import members
 from commbench.launchers.base import SCHEDULER, RunningCluster
-from commbench.machine import environment
+from commbench.machine import cores, environment
 from commbench.model import (
     USER_CODE,
     Case,
     ClusterSpec,
+    CoreUse,
     Failure,
     Launch,
     LaunchEnd,
@@ -57,6 +59,8 @@ from commbench.studies.anonymous import AnonymousRecorder, anonymous
 _Result = TypeVar("_Result")
 _MAX_TASKS = 1_000_000
 """The most tasks that the user's scheduler keeps, which have about 1 kB each."""
+_MIN_CORE_USE_S = 1.0
+"""The seconds of a region from which the kernel's ticks of 10 ms tell the use of cores."""
 _TOOL = "your code"
 """The ``tool`` of the samples, whose results commbench can't verify."""
 
@@ -382,12 +386,17 @@ class _Open:
     offset_s: float
     """By which the scheduler's clock is ahead."""
     cpu_before: dict[int | str, float] = field(default_factory=dict)
+    cores_before: cores.Times | None = None
     started_at_s: float = 0.0
     began: float = 0.0
     paused_s: float = 0.0
     """The seconds in which other regions were begun and ended."""
     paused_cpu_s: float = 0.0
     """The CPU seconds of all processes in that time."""
+
+
+def _own_cores() -> set[int]:
+    return os.sched_getaffinity(0)
 
 
 def _spent(before: Mapping[int | str, float], after: Mapping[int | str, float]) -> float:
@@ -546,13 +555,15 @@ class _Observer:
         if profiler is not None:
             profiler.begin()
         region.cpu_before = self._cluster.cpu_by_process()
+        region.cores_before = cores.times(_own_cores())
         self._open.append(region)
         region.started_at_s = time.time() + region.offset_s
         region.began = time.perf_counter()
         return region
 
     def _finish(self, region: _Open, seconds: float, error: str) -> None:
-        spent = self._cluster.cpu_by_process()
+        elapsed_s = time.perf_counter() - region.began
+        used, spent = cores.times(_own_cores()), self._cluster.cpu_by_process()
         if region.profiler is not None:
             region.profiler.end()
         with suppress(Exception):
@@ -560,8 +571,8 @@ class _Observer:
             if {*self._cluster.pids, *self._cluster.remote_members} - spent.keys():
                 # Workers have joined.
                 spent = self._cluster.cpu_by_process() | spent
-        cpu_seconds = _spent(region.cpu_before, spent)
-        cpu_seconds = max(0.0, cpu_seconds - region.paused_cpu_s)
+        own_cpu_s = _spent(region.cpu_before, spent)
+        cpu_seconds = max(0.0, own_cpu_s - region.paused_cpu_s)
         sample = records.sample(
             region.launch, region.number, "workload", 0, region.started_at_s, seconds,
             cpu_seconds, verified=False, tool=_TOOL,
@@ -574,6 +585,15 @@ class _Observer:
         # The most important records come first.
         self._emit(outline)
         self._emit(sample)
+        before = region.cores_before
+        if used and before and elapsed_s > _MIN_CORE_USE_S and not self._cluster.remote_members:
+            self._emit(
+                CoreUse(
+                    **records.keys(region.launch), host="local", n_cores=len(_own_cores()),
+                    seconds=elapsed_s, busy_cpu_seconds=used.busy_s - before.busy_s,
+                    own_cpu_seconds=own_cpu_s, stolen_cpu_seconds=used.stolen_s - before.stolen_s,
+                )
+            )  # fmt: skip
         self._switch()
         few: list[Record] = []
         few += timing.spills(region.launch, sample, region.spilled, self._cluster)

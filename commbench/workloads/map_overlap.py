@@ -18,12 +18,7 @@ from typing import Any, ClassVar
 from commbench.errors import UsageError
 from commbench.workloads.arrays import SquareWorkload
 from commbench.workloads.base import Context, option
-from commbench.workloads.device import (
-    array_library,
-    ndimage_library,
-    uniform_block,
-    verify_blocks,
-)
+from commbench.workloads.device import array_library, library, uniform_block, verify_blocks
 from commbench.workloads.placement import rebalance
 
 
@@ -73,7 +68,7 @@ class MapOverlap(SquareWorkload):
 def _mean_filter(block: Any, kernel_size: int, device: str) -> Any:
     side = 2 * kernel_size + 1
     kernel = array_library(device).ones((side, side)) / side**2
-    return ndimage_library(device).convolve(block, kernel)
+    return library(device, "scipy.ndimage", "cupyx.scipy.ndimage").convolve(block, kernel)
 
 
 def _expected(

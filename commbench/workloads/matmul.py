@@ -10,6 +10,7 @@ the others.
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -53,8 +54,8 @@ class MatMul(SquareWorkload):
             made: list[Any] = client.gather(client.map(function, rows, vectors, pure=False))
             return made
 
-        x_r = sum(products(_transposed_times, self._r))
-        self._expected = products(_times, [x_r] * self._n_chunks)
+        x_r = sum(products(lambda block, vector: block.T @ vector, self._r))
+        self._expected = products(operator.matmul, [x_r] * self._n_chunks)
 
     def build(self) -> Any:
         """Return the lazy product."""
@@ -71,12 +72,11 @@ class MatMul(SquareWorkload):
         for i, expected in zip(n_chunks, self._expected, strict=True):
             row = [blocks[i, j] for j in n_chunks]
             what = f"rows {i} of chunks of x @ x.T"
-            for shape, vector in zip(
-                client.gather(client.map(_shape, row, pure=False)), self._r, strict=True
-            ):
+            shapes = client.gather(client.map(lambda block: tuple(block.shape), row, pure=False))
+            for shape, vector in zip(shapes, self._r, strict=True):
                 if shape != (*expected.shape, *vector.shape):
                     raise VerificationError(f"{what}: found a chunk of shape {shape}")
-            products = client.gather(client.map(_times, row, self._r, pure=False))
+            products = client.gather(client.map(operator.matmul, row, self._r, pure=False))
             # All numbers are positive, so that rounding adds up to at most eps / 2 for each of
             # the `size` additions in a number, in its row, and twice in what is expected. A wrong
             # number changes the product by its error over `size`.
@@ -92,15 +92,3 @@ class MatMul(SquareWorkload):
 
 def _rows(first: int, size: int, chunk: int, device: str, seed: int) -> Any:
     return uniform_block(device, seed, (first, 0), (min(chunk, size - first), size))
-
-
-def _times(block: Any, vector: Any) -> Any:
-    return block @ vector
-
-
-def _transposed_times(block: Any, vector: Any) -> Any:
-    return block.T @ vector
-
-
-def _shape(block: Any) -> tuple[int, ...]:
-    return tuple(block.shape)

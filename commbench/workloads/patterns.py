@@ -104,7 +104,7 @@ class Patterns(ClusterWorkload):
 
     def prepare(self, client: Any) -> None:
         """Distribute the columns over the workers, in runs."""
-        names = client.run(_worker_name)
+        names = client.run(lambda dask_worker: str(dask_worker.name))
         workers = sorted(names, key=lambda address: (len(names[address]), names[address]))
         self._homes = {
             ("patterns", step, column): [workers[column * len(workers) // self.graph.width]]
@@ -221,7 +221,3 @@ class TaskGraph(Patterns.Params):
                 f"patterns: the result of column {column} of step {step} is wrong: "
                 f"{array[:4].tolist()}… of {array.nbytes} B"
             )
-
-
-def _worker_name(dask_worker: Any) -> str:
-    return str(dask_worker.name)

@@ -99,10 +99,11 @@ class Svd(ArrayWorkload):
                 for index, block in u.items()
             ]
         )  # fmt: skip
-        for index, block in zip(u, inspected, strict=True):
-            _verify_shape(f"block {index} of u", (self._n_rows(index[0]), columns), block.shape)
-        x_squared = math.fsum(block.x_squared for block in inspected)
-        error = math.sqrt(math.fsum(block.error_squared for block in inspected) / x_squared)
+        shapes, errors_squared, xs_squared, grams = zip(*inspected, strict=True)
+        for index, shape in zip(u, shapes, strict=True):
+            _verify_shape(f"block {index} of u", (self._n_rows(index[0]), columns), shape)
+        x_squared = math.fsum(xs_squared)
+        error = math.sqrt(math.fsum(errors_squared) / x_squared)
         _verify_small("norm of x - u s v over that of x", error)
         _verify_sorted(values.tolist())
         _verify_small(
@@ -110,7 +111,7 @@ class Svd(ArrayWorkload):
             abs(float((values**2).sum()) / x_squared - 1),
         )
         identity = array_library(device).eye(columns)
-        gram = sum(block.gram for block in inspected)
+        gram = sum(grams)
         _verify_small("largest number in u' u - 1", float(abs(gram - identity).max()))
         gram = v_transposed @ v_transposed.T
         _verify_small("largest number in v v' - 1", float(abs(gram - identity).max()))
@@ -120,26 +121,15 @@ class Svd(ArrayWorkload):
         return int(min(self.params.chunk_rows, self.params.rows - index * self.params.chunk_rows))
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Inspected:
-    shape: tuple[int, ...]
-    error_squared: float = 0.0
-    x_squared: float = 0.0
-    gram: Any = None
-
-
 def _inspect(
     u: Any, s: Any, v: Any, device: str, seed: int, first_row: int, shape: tuple[int, int]
-) -> _Inspected:
+) -> tuple[tuple[int, ...], float, float, Any]:
+    """Return the shape of a block of u, the squared norms of x - u s v and of x, and u' u."""
     if tuple(u.shape) != shape:
-        return _Inspected(shape=tuple(u.shape))
+        return tuple(u.shape), 0.0, 0.0, None
     x = uniform_block(device, seed, (first_row, 0), shape)
-    return _Inspected(
-        shape=shape,
-        error_squared=float(((x - (u * s) @ v) ** 2).sum()),
-        x_squared=float((x**2).sum()),
-        gram=u.T @ u,
-    )
+    error = x - (u * s) @ v
+    return shape, float((error**2).sum()), float((x**2).sum()), u.T @ u
 
 
 def _verify_shape(what: str, expected: tuple[int, ...], shape: tuple[int, ...]) -> None:

@@ -324,11 +324,14 @@ def _keywords(source: _Source, function: ast.FunctionDef) -> Mapping[str, Any]:
     defaults = (*given.defaults, *filter(None, given.kw_defaults))
     pairs = [*zip(names[n_required:], defaults, strict=True)]
     keywords = {}
-    for name, default in pairs[max(0, 1 - n_required) :]:
+    # The client, and what is only positional, have no keyword.
+    n_unnamed = max(len(given.posonlyargs), min(1, len(given.args)))
+    for name, default in pairs[max(0, n_unnamed - n_required) :]:
         try:
             value = ast.literal_eval(default)
         except ValueError:
             continue
-        if type(value) in (int, float, bool, str) and not name.startswith("_"):
+        is_simple = type(value) in (int, float, bool, str)
+        if is_simple and not name.startswith("_") and name != _SHA256:
             keywords[name] = value
     return keywords

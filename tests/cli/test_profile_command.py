@@ -5,10 +5,12 @@ import sys
 import textwrap
 from pathlib import Path
 
+import builders
 import processes
 import pytest
 
 from commbench import load
+from commbench.model import USER_CODE, ClusterSpec
 
 MAIN = """
     import sys
@@ -39,7 +41,7 @@ ASYNCHRONOUS = """
 
 SCRIPTS = sorted(Path(__file__).parent.joinpath("scripts").glob("*.py"))
 """Scripts as Dask's documentation and examples have them."""
-QUICK = ("coordination", "futures_scatter")
+QUICK = ("coordination",)
 
 
 @pytest.fixture
@@ -145,9 +147,9 @@ def test_an_exception_that_takes_no_attributes_leaves_by_the_context_of_the_clie
     assert run.regions["error"].str.startswith("Frozen").all()
 
 
-def test_a_profile_cant_be_resumed(run_script):
-    _, run = run_script(MAIN.replace("{end}", ""), "5")
-    result = processes.invoke("run", "--resume", run.path)
+def test_a_profile_cant_be_resumed(tmp_path):
+    case = builders.case(cluster=ClusterSpec(launcher=USER_CODE))
+    result = processes.invoke("run", "--resume", builders.written(tmp_path, [case]).path)
     assert "profile it again" in processes.usage_error(result)
 
 

@@ -325,6 +325,8 @@ def completed(words, incomplete):
 def test_values_are_completed(results):
     assert completed("run merge --backends", "fake,tc") == {"fake,tcp"}
     assert {"merge", "pingpong"} <= completed("run", "")
+    assert "merge" in completed("run unknown --backends", "")
+    assert "run" in completed("unknown --backends", "")
     assert completed("report latest --format", "mark") == {"markdown"}
     assert completed("run merge --launcher", "ss") == {"ssh"}
     assert completed("report", "results/20260102") == {"results/20260102-000000-merge"}

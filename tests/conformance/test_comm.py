@@ -28,7 +28,6 @@ UCX_DEVIATES = {
     "error_messages": "require_encryption is ignored",
 }
 """Most of them hang until they are cut off."""
-UCX_QUICK = ("connect_and_accept", "explicit_close", "abort", "array_round_trips")
 
 
 def base(check: str) -> str:
@@ -42,9 +41,7 @@ def together(protocol: str, name: str) -> tuple[str, ...]:
         return QUICK
     if name in UCX_DEVIATES:
         return (name,)
-    if name in UCX_QUICK:
-        return UCX_QUICK
-    return tuple(other for other in QUICK if other not in (*UCX_DEVIATES, *UCX_QUICK))
+    return tuple(other for other in QUICK if other not in UCX_DEVIATES)
 
 
 @functools.cache
@@ -63,15 +60,14 @@ def run_kit(protocol: str, names: tuple[str, ...]) -> dict[str, str | None]:
 
 
 def cases() -> list[pytest.param]:
-    """Return each protocol with each result."""
+    """Return each protocol with each result; tcp and ucx are controls of the kit."""
     return [
         pytest.param(
             protocol,
             check,
-            marks=[pytest.mark.slow] if slow or (is_ucx and base(check) not in UCX_QUICK) else [],
+            marks=[pytest.mark.slow] if slow or protocol != "mpi" else [],
         )
         for protocol in NEEDS
-        for is_ucx in [protocol == "ucx"]
         for check, slow in variants().items()
     ]
 

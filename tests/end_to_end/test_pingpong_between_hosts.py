@@ -41,9 +41,13 @@ def run(hosts, *options):
 
 
 @pytest.mark.parametrize(
-    ("backend", "layers"), [("tcp", "raw,coroutine,comm"), ("ucx", "coroutine,comm"),
-                            ("mpi", "raw,coroutine,comm")],
-)  # fmt: skip
+    ("backend", "layers"),
+    [
+        ("tcp", "raw,coroutine,comm"),
+        pytest.param("ucx", "coroutine,comm", marks=pytest.mark.slow),
+        pytest.param("mpi", "raw,coroutine,comm", marks=pytest.mark.slow),
+    ],
+)
 def test_the_link_between_the_hosts_is_what_is_measured(hosts, monkeypatch, backend, layers):
     if backend == "ucx":
         pytest.importorskip("ucxx")
@@ -66,6 +70,7 @@ def test_the_link_between_the_hosts_is_what_is_measured(hosts, monkeypatch, back
     assert len({*measured.worker_places["pid"]}) == 2
 
 
+@pytest.mark.slow
 def test_pairs_share_the_link(hosts):
     ended = run(
         hosts, "--backends", "tcp", "--mode", "multi-pair", "--pairs", "2", "--sizes", f"{BLOCK}",

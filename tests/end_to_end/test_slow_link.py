@@ -12,7 +12,9 @@ SECONDS = 0.2
 So the link, whose rate is known, determines most of the transfers that the model predicts.
 """
 # Two busy cores let Dask fetch faster than this on the links that are not slow.
-RATES = [50e6, pytest.param(200e6, marks=pytest.mark.slow)]
+RATES = [50e6, 200e6]
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module", params=RATES, ids=lambda rate: f"{rate / 1e6:g}MBps")
@@ -54,8 +56,6 @@ def test_only_the_slow_pair_is_named_as_slow(measured):
     assert text.startswith("transfers between workers 0 and 1, one pair at a time, take")
 
 
-# Other load on the machine makes transfers less predictable.
-@pytest.mark.slow
 def test_the_model_predicts_transfers_of_the_slow_pair_within_20_percent(measured):
     rate, _, run = measured
     result = processes.invoke("model", run, "--format", "json")

@@ -36,17 +36,15 @@ def run_script(tmp_path):
 
 
 def test_a_script_is_measured_as_any_workload_and_recorded_by_name_and_hash(run_script, tmp_path):
-    ended = run_script(tmp_path / "jobs" / "job.py", "--n", "600", "--backends", "tcp,tcp@2")
+    ended = run_script(tmp_path / "jobs" / "job.py", "--n", "600", "--backends", "tcp")
     assert ended.status == 0, ended.said
     run = load(ended.run)
-    assert [case.backend for case in run.suite.cases] == ["tcp", "tcp@2"]
     (workload,) = {case.workload for case in run.suite.cases}
     (params,) = {json.dumps(dict(case.params)) for case in run.suite.cases}
     assert workload.endswith("jobs/job.py")
     assert json.loads(params)["n"] == 600
     assert len(json.loads(params)["sha256"]) == 64
-    assert len(run.comparisons) == 1
-    assert len(run.samples.query("not warmup")) == 4
+    assert len(run.samples.query("not warmup")) == 2
     assert not run.samples["verified"].any()
     assert "sum" in set(run.tasks["name"])
     assert "your code returns is not verified" in processes.invoke("report", ended.run).stdout

@@ -1,5 +1,6 @@
 """A machine with two GPUs, for processes that import the fakes."""
 
+import importlib.util
 import os
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ MATRIX = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV2\t0-1\nGPU1\tNV2\t X \t0-1\n
 
 def two_gpus(folder: Path, patch: pytest.MonkeyPatch, rows: str = ROWS) -> None:
     """Let nvidia-smi tell of two GPUs, and the processes that this one starts import the fakes."""
+    if importlib.util.find_spec("numba_cuda"):
+        pytest.skip("numba-cuda is installed, which replaces numba.cuda of the fakes")
     trees.nvidia_smi(folder / "bin", patch, rows, MATRIX)
     patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     fakes = os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")])

@@ -63,8 +63,14 @@ def merge(client, method):
     return frame("x").merge(frame("y"), **how)
 
 
-@pytest.mark.parametrize("method", ["p2p", "tasks"])
-@pytest.mark.parametrize("job", [rechunk, shuffle, merge])
+@pytest.mark.parametrize(
+    ("job", "method"),
+    [
+        (rechunk, "p2p"), (shuffle, "p2p"), (merge, "p2p"), (shuffle, "tasks"),
+        pytest.param(rechunk, "tasks", marks=pytest.mark.slow),
+        pytest.param(merge, "tasks", marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
 def test_the_logs_have_the_times_of_what_crosses_the_wire(job, method, cluster, client):
     graph = job(client, method)
     list(traffic.fetches(client, cluster.names, **WHERE))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commbench.analysis import comparability
-from commbench.errors import SuiteError, UsageError
+from commbench.errors import UsageError
 from commbench.harness import suite
 from commbench.harness.cases import cases_for, make_suite, plan, shift, structure
 from commbench.harness.suite import read_suite
@@ -87,7 +87,7 @@ BAD = {
 
 @pytest.mark.parametrize(("content", "parts"), [(c, p) for c, *p in BAD.values()], ids=BAD.keys())
 def test_bad_suite_is_refused_with_file_path_and_remedy(content, parts, read):
-    with pytest.raises(SuiteError) as caught:
+    with pytest.raises(UsageError) as caught:
         read(content)
     for part in parts:
         assert part in str(caught.value)
@@ -97,13 +97,13 @@ def test_bad_suite_is_refused_with_file_path_and_remedy(content, parts, read):
 
 @pytest.mark.parametrize("content", ["x = ", "a = 1\na = 2", b"name = '\xff'", b"\x00", "[[case"])
 def test_broken_toml_is_refused(content, read):
-    with pytest.raises(SuiteError, match=r"can't read .*my\.toml.*give a suite file"):
+    with pytest.raises(UsageError, match=r"can't read .*my\.toml.*give a suite file"):
         read(content)
 
 
 @pytest.mark.parametrize("name", ["absent.toml", "."])
 def test_path_without_a_file_is_refused(name, tmp_path):
-    with pytest.raises(SuiteError, match=r"can't read .*give a suite file"):
+    with pytest.raises(UsageError, match=r"can't read .*give a suite file"):
         read_suite(tmp_path / name)
 
 
@@ -246,7 +246,7 @@ def test_any_content_is_a_suite_or_refused(content):
     structured, message = None, ""
     try:
         structured = structure(content, suite.SuiteFile, "my.toml")
-    except SuiteError as error:
+    except UsageError as error:
         message = str(error)
     assert isinstance(structured, suite.SuiteFile) != ("my.toml" in message)
 

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from commbench.errors import SuiteError, UsageError
+from commbench.errors import UsageError
 from commbench.harness.suite import scaled
 from commbench.workloads import device
 
@@ -59,9 +59,9 @@ def test_an_invalid_rule_is_refused(rules, message):
 
 @pytest.mark.parametrize("scale", [0.0, -0.5, 1.01, float("nan"), float("inf")])
 def test_a_scale_is_above_0_and_at_most_1(scale, read):
-    with pytest.raises(SuiteError, match=r"scale is .*above 0 and at most 1"):
+    with pytest.raises(UsageError, match=r"scale is .*above 0 and at most 1"):
         read(SCALED, scale=scale)
-    with pytest.raises(SuiteError, match="scale"):
+    with pytest.raises(UsageError, match="scale"):
         read(f"scale = {scale}\n{SCALED}")
 
 
@@ -76,12 +76,12 @@ def test_the_scale_of_the_command_line_overrides_that_of_the_file(read):
 
 def test_a_case_without_rules_is_refused_at_a_smaller_scale(read):
     assert len(read(MERGE + MERGE.replace("1000", "7")).cases) == 2
-    with pytest.raises(SuiteError, match=r"case\[1\].*nothing says.*scaling = "):
+    with pytest.raises(UsageError, match=r"case\[1\].*nothing says.*scaling = "):
         read(SCALED + MERGE.replace("1000", "7"), scale=0.5)
 
 
 def test_a_scale_that_is_too_small_for_a_workload_is_refused(read):
-    with pytest.raises(SuiteError, match=r"case\[0\]: rows is 1; it must be at least"):
+    with pytest.raises(UsageError, match=r"case\[0\]: rows is 1; it must be at least"):
         read(SCALED, scale=0.001)
 
 
@@ -94,9 +94,9 @@ def test_a_list_of_workers_is_a_case_for_each_number_and_backend(read):
     suite = read('backends = ["tcp", "ucx"]\n' + SCALED + "workers = [2, 3]\n")
     cases = [(case.backend, case.cluster.n_workers) for case in suite.cases]
     assert cases == [("tcp", 2), ("ucx", 2), ("tcp", 3), ("ucx", 3)]
-    with pytest.raises(SuiteError, match="workers is empty"):
+    with pytest.raises(UsageError, match="workers is empty"):
         read(SCALED + "workers = []\n")
-    with pytest.raises(SuiteError, match="at least one worker"):
+    with pytest.raises(UsageError, match="at least one worker"):
         read(SCALED + "workers = [0]\n")
 
 
@@ -119,7 +119,7 @@ def test_the_device_auto_is_replaced_by_the_detected_one(read, monkeypatch):
 
 def test_an_unknown_published_figure_is_refused_with_the_known_ones(read):
     assert read('reproduces = "mpi4dask.frontera"\n' + MERGE).reproduces == "mpi4dask.frontera"
-    with pytest.raises(SuiteError) as error:
+    with pytest.raises(UsageError) as error:
         read('reproduces = "mpi4dask.fronterra"\n' + MERGE)
     for text in ("my.toml", "did you mean 'mpi4dask.frontera'?", "rapids_blog.message_1GB"):
         assert text in str(error.value)

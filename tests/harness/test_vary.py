@@ -107,7 +107,7 @@ def test_keys_that_end_alike_have_their_whole_names():
 
 def test_all_combinations_are_compared_under_one_label(tmp_path):
     result = processes.invoke(
-        "run", "merge", "--backends", "fake,fake:slow", "--vary", "workers=2|4", "--launches", 6,
+        "run", "merge", "--backends", "fake,fake:slow", "--workers", "2..4", "--launches", 6,
         "--output", tmp_path,
     )  # fmt: skip
     assert result.exit_code == 0, result.output

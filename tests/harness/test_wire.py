@@ -247,23 +247,16 @@ def test_open_connections_are_counted_once_both_ends_are_introduced(both, cluste
 
 
 @pytest.mark.skipif(BACKEND != "tcp", reason="these are the tests that are run there")
-@pytest.mark.parametrize(
-    ("name", "files", "selection"),
-    [
-        ("ucx:shm", ("test_wire.py",), "payload or transport"),
-        pytest.param("ucx:shm", ("test_wire.py", "test_transfers.py"), "", marks=pytest.mark.slow),
-        pytest.param("ucx", ("test_wire.py", "test_transfers.py"), "", marks=pytest.mark.slow),
-    ],
-)
+@pytest.mark.parametrize("name", ["ucx:shm", "ucx"])
+@pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_these_tests_pass_over_ucx(name, files, selection):
+def test_these_tests_pass_over_ucx(name):
     launching.require(name)
-    paths = [Path(__file__).with_name(file) for file in files]
+    paths = [Path(__file__).with_name(file) for file in ("test_wire.py", "test_transfers.py")]
     for _ in range(2):
         # UCX in this process would keep a core busy to the end of the session.
         ended = subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *paths,
-             "-k", selection],
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *paths],
             env={**os.environ, "COMMBENCH_TEST_BACKEND": name},
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=500,
         )  # fmt: skip

@@ -15,6 +15,7 @@ def needs(package):
     return pytest.mark.skipif(missing, reason=f"{package} is not installed")
 
 
+@pytest.mark.slow
 def test_local(tmp_path, tag):
     check_launcher("local", tmp_path, threads_per_worker=2)
 

@@ -12,6 +12,7 @@ from commbench.errors import LaunchError, UnavailableError, UsageError
 from commbench.harness.cases import cases_for
 from commbench.launchers import mpirun
 from commbench.launchers.mpirun import MpirunLauncher
+from commbench.machine import installed
 from commbench.model import ClusterSpec, CoreUse, Failure, Launch, Sample, TransportUsed
 
 needs_mpi = pytest.mark.skipif(
@@ -77,7 +78,7 @@ def mpiexec_arguments(tmp_path, monkeypatch):
 
     def arguments(version, **cluster):
         mpiexec = processes.program(tmp_path / "mpiexec", f"echo '{version}'")
-        monkeypatch.setattr(mpirun, "_mpiexec", lambda: str(mpiexec))
+        monkeypatch.setattr(installed, "find_mpiexec", lambda: str(mpiexec))
         spawn = Mock(side_effect=SpawnedError)
         monkeypatch.setattr(mpirun.MpirunCluster, "_spawn", spawn)
         spec = ClusterSpec(launcher="mpirun", **cluster)

@@ -7,7 +7,7 @@ import dask
 import pytest
 
 from commbench import backends
-from commbench.errors import SuiteError, UsageError
+from commbench.errors import UsageError
 from commbench.harness import options as run_options
 from commbench.harness import runner
 from commbench.harness.cases import cases_for
@@ -123,5 +123,5 @@ def test_an_invalid_memory_limit_is_refused(text):
 
 def test_a_date_in_the_dask_configuration_is_refused():
     cluster = ClusterSpec(dask_config={"distributed.version": date(2026, 1, 1)})
-    with pytest.raises(SuiteError, match=r"distributed\.version is datetime\.date"):
+    with pytest.raises(UsageError, match=r"distributed\.version is datetime\.date"):
         cases_for("merge", ["tcp"], {}, cluster)

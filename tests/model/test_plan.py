@@ -1,6 +1,5 @@
 import dataclasses
 import json
-import math
 import os
 import subprocess
 import sys
@@ -10,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commbench import model
-from commbench.model import Case, ClusterSpec, Placement, Summary
+from commbench.model import Case, ClusterSpec, Placement
 from commbench.store.records import decode_launch
 
 CASE = Case(
@@ -92,10 +91,3 @@ def test_a_launch_is_the_same_after_json():
     assert (arrived.index, arrived.block, arrived.position) == (3, 2, 1)
     assert arrived.case.cluster == case.cluster
     assert arrived.case.timeout_s == CASE.timeout_s
-
-
-@pytest.mark.parametrize(("median_s", "throughput"), [(2.0, 50.0), (0.0, math.nan)])
-def test_throughput_is_payload_over_median(median_s, throughput):
-    numbers = dict.fromkeys((f.name for f in dataclasses.fields(Summary)), 0)
-    summary = Summary(**{**numbers, "payload_bytes": 100, "median_s": median_s})
-    assert summary.throughput_Bps == pytest.approx(throughput, nan_ok=True)

@@ -65,6 +65,7 @@ def checkout(tmp_path):
     return package.parent
 
 
+@pytest.mark.slow
 def test_tests_that_differ_are_named_with_both_outcomes(checkout, tmp_path):
     """What differs fails the run, unless it is alike alone; a crash costs one test."""
     results = f"--results={tmp_path / 'results'}"

@@ -208,8 +208,9 @@ async def test_strange_inputs_leave_nothing_and_friends_are_served(n_inputs: int
         assert len(asyncio.all_tasks()) <= 3, asyncio.all_tasks()
 
 
+@pytest.mark.parametrize("n_attacks", or_slow(100, 400))
 @scenario(200)
-async def test_who_lies_or_breaks_off_at_any_point_costs_one_connection() -> None:
+async def test_who_lies_or_breaks_off_at_any_point_costs_one_connection(n_attacks: int) -> None:
     local = runtime("127.0.0.1")
     rng = random.Random(20)
     received = Counter[Kind]()
@@ -249,14 +250,14 @@ async def test_who_lies_or_breaks_off_at_any_point_costs_one_connection() -> Non
             control.abort()
 
         n_tags = len(local.tags)
-        for start in range(0, 400, 20):
+        for start in range(0, n_attacks, 20):
             await asyncio.gather(*map(attack, range(start, start + 20)))
         await exchange(comm)
         await victim.check()
         await no_connect_is_left()
         await until(lambda: len(local.tags) <= n_tags + 2, "tags are left")
         kinds = (Kind.HELLO, Kind.PROOF, Kind.CONNECT, Kind.CONNECTING)
-        assert min(received[kind] for kind in kinds) > 10, received
+        assert min(received[kind] for kind in kinds) > n_attacks // 40, received
         await comm.close()
 
 

@@ -98,6 +98,7 @@ def test_workers_in_the_process_of_the_scheduler() -> None:
         exercise(client)
 
 
+@pytest.mark.slow
 @scenario(120)
 def test_adaptive_cluster_grows_and_shrinks() -> None:
     with cluster(n_workers=0) as running, Client(running) as client:

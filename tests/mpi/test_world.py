@@ -14,7 +14,10 @@ import pytest
 PYTHON = os.environ.get("COMMBENCH_TEST_MPI_PYTHON", sys.executable)
 MPIEXEC = os.environ.get("COMMBENCH_TEST_MPIEXEC", str(Path(PYTHON).with_name("mpiexec")))
 
-pytestmark = pytest.mark.skipif(not Path(MPIEXEC).exists(), reason="there is no mpiexec")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not Path(MPIEXEC).exists(), reason="there is no mpiexec"),
+]
 
 
 def run_ranks(number: int, kind: str) -> str:

@@ -50,8 +50,11 @@ def test_every_kind_of_record_has_a_frame():
 
 def test_a_path_with_a_colon_is_refused_before_anything_is_measured(tmp_path):
     with pytest.raises(UsageError, match=r"a path with a colon, .*10:30.*--output"):
-        RunStore.create(tmp_path / "10:30", builders.run([CASE]))
+        new_run_id("merge", tmp_path / "10:30")
     assert not [*tmp_path.iterdir()]
+    path = builders.written(tmp_path, [CASE]).path
+    with pytest.raises(UsageError, match="a path with a colon"):
+        RunStore.reopen(path.rename(tmp_path / "10:30"))
 
 
 @pytest.mark.parametrize("finished", [True, False])

@@ -98,6 +98,7 @@ def test_asv_shows_medians_and_quartiles(project):
     assert "1.25±0.1s" in project.asv("show", project.commits[-1])
 
 
+@pytest.mark.slow
 def test_step_is_attributed_to_its_commit(tmp_path):
     project = Project(tmp_path, n_commits=10)
     for number, commit in enumerate(project.commits):

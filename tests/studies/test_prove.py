@@ -119,7 +119,7 @@ def test_a_backend_without_settings_is_printed_as_its_protocol():
 
 
 @pytest.fixture
-def fake_run(tmp_path, installed):
+def fake_run(tmp_path, installed, simulated):
     """Return a run over fake, about which a rule says that it takes twice as long as it has to."""
 
     def find(case):

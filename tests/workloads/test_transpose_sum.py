@@ -1,5 +1,3 @@
-import collections
-
 import dask.array as da
 import numpy as np
 import pytest
@@ -10,11 +8,6 @@ from commbench.workloads.device import persist_input, uniform_array
 from commbench.workloads.transpose_sum import TransposeSum
 
 KIND = TransposeSum
-
-
-def test_the_default_is_the_array_of_mpi4dasks_paper():
-    params = TransposeSum.Params()
-    assert (params.size, params.chunk) == (16_000, 4_000)
 
 
 def corrupt(client, result, change):
@@ -38,14 +31,14 @@ def test_the_result_is_the_array_plus_its_transpose(done):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda block: block * np.nan, "found nan"),
-        (lambda block: block * 0, "found 0.0"),
+        (lambda block: block * np.nan, "400 numbers are wrong"),
         (lambda block: block.astype("f4"), "float32"),
         (lambda block: block[:-1], r"\(19, 20\)"),
-        (lambda block: block.T.copy(), "numbers differ"),
-        (lambda block: np.nextafter(block, 3), "numbers differ"),
+        (lambda block: block.T.copy(), "numbers are wrong"),
+        (lambda block: block[:, [1, 0, *range(2, 20)]], "40 numbers are wrong"),
+        (lambda block: np.nextafter(block, 3), "numbers are wrong"),
     ],
-    ids=["nan", "zero", "dtype", "shape", "transposed", "last bit"],
+    ids=["nan", "dtype", "shape", "transposed", "exchanged", "last bit"],
 )
 def test_a_garbled_block_is_caught(client, change, message):
     work = workload(TransposeSum, size=40, chunk=20)
@@ -54,20 +47,6 @@ def test_a_garbled_block_is_caught(client, change, message):
     )
     with pytest.raises(VerificationError, match=message):
         work.verify(client, other)
-
-
-def test_two_exchanged_numbers_are_caught_by_one_of_a_few_checks(client):
-    work = workload(TransposeSum, size=80, chunk=20)
-
-    def change(block, here):
-        if here == (0, 1):
-            block[0, 0], block[0, 1] = block[0, 1], block[0, 0]
-        return block
-
-    other = corrupt(client, run(client, work), change)
-
-    with pytest.raises(VerificationError, match=r"block \(0, 1\) of x \+ x.T: 2 numbers"):
-        collections.deque((work.verify(client, other) for _ in range(20)), maxlen=0)
 
 
 @pytest.mark.parametrize("wrong", [1.0, -1e-6, float("nan")])

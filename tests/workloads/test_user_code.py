@@ -1,5 +1,6 @@
 """A user's file as a workload: what is refused before anything starts, and what a call does."""
 
+import dataclasses
 import sys
 import textwrap
 
@@ -99,6 +100,19 @@ def test_keywords_with_simple_defaults_are_options(write):
     assert "Do it." in text
     assert all(f"--{name} " in text for name in ("n", "fraction", "name", "flag"))
     assert not any(f"--{name}" in text for name in ("path", "debug", "rest", "sha256"))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "names"),
+    [
+        ("*clients, rows=3", ["rows"]), ("client, n=1, /, rows=3", ["rows"]),
+        ("client=None, rows=3", ["rows"]), ("client, sha256='mine', rows=3", ["rows"]),
+    ],
+)  # fmt: skip
+def test_keywords_are_what_can_be_given_by_name(write, parameters, names):
+    write(f"def main({parameters}): pass")
+    params = workloads.load("job.py").Params
+    assert [each.name for each in dataclasses.fields(params)] == ["sha256", *names]
 
 
 def test_a_script_is_recorded_without_the_name_of_its_user(write, monkeypatch, tmp_path):

@@ -18,7 +18,6 @@ from commbench.machine import cores
 from commbench.model import Case, Effect
 from commbench.stats import grouping
 from commbench.stats.summary import launches_interval
-from commbench.stats.worker_profile import NO_TASKS
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
@@ -71,13 +70,8 @@ class CaseRecords:
 
     @cached_property
     def profiles(self) -> pd.DataFrame:
-        """The rows of ``run.worker_profiles`` of the case, with ``process``.
-
-        This is ``scheduler``, ``client`` or ``workers``.
-        """
-        table = self.rows(self.run.worker_profiles)
-        process = table["worker"].where(table["worker"].isin(NO_TASKS), "workers")
-        return table.assign(process=process)
+        """The rows of ``run.worker_profiles`` of the case."""
+        return self.rows(self.run.worker_profiles)
 
     @property
     def has_profile(self) -> bool:
@@ -192,9 +186,10 @@ class CaseRecords:
 
     @property
     def polling_takes_cores(self) -> bool:
-        """Whether event loops poll, and there are fewer cores than these loops and task threads."""
+        """Whether event loops poll, and there may be no core for each of them and each thread."""
         n_threads = self.n_workers * self.case.cluster.threads_per_worker
-        return bool(self.polling) and not self.n_cores >= len(self.polling) + n_threads
+        enough = self.n_cores >= len(self.polling) + n_threads
+        return bool(self.polling) and (not enough or bool(self.case.cluster.placement))
 
     @cached_property
     def polled(self) -> pd.Series[float]:

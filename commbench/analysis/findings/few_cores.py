@@ -17,7 +17,7 @@ _GIL_WAITS = 0.2
 
 
 def find(case: CaseRecords) -> Iterator[Finding]:
-    """Yield a finding if threads wait for a core, and not because event loops poll."""
+    """Yield a finding if threads wait for a core, and ``polling`` is not the reason."""
     waits, used = case.without_waits, case.cores_used
     has_spare = used < _SPARE and not case.case.cluster.placement
     is_known = not math.isnan(case.others)

@@ -38,7 +38,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
 
 RULE = Rule(
     title="event loops poll",
-    limit="loops that want a core in more than half of an idle period, and fewer cores than these "
-    "loops and task threads",
+    limit="loops that want a core in more than half of an idle period, unless these loops and the "
+    "task threads have a core each",
     find=find,
 )

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from distributed.diagnostics.plugin import WorkerPlugin
 
 from commbench.backends.base import Backend
-from commbench.errors import LaunchError, VerificationError
+from commbench.errors import LaunchError
 from commbench.harness import wire
 from commbench.harness.measure import conditions, plugins, records, traffic
 from commbench.harness.measure.conditions import N_IDLE_LAUNCHES, measure_idle
@@ -393,9 +393,7 @@ class _Exchange:
 
     def _verify(self, receivers: Sequence[_Member]) -> None:
         addresses = [member.address for member in receivers]
-        for wrong in self._cluster.client.run(verify_fetched, workers=addresses).values():
-            if wrong:
-                raise VerificationError(wrong)
+        self._cluster.client.run(verify_fetched, workers=addresses)
 
     def _emit_fetches(
         self, channel: str, size: int, receivers: Sequence[_Member], emit: Emit
@@ -506,16 +504,12 @@ async def echo(asked: Mapping[str, Sequence[str]], dask_worker: Any) -> list[flo
     return seconds
 
 
-def verify_fetched(dask_worker: Any) -> str:
-    """Verify and drop the fetched blocks; return an error message or ""; runs on a worker."""
+def verify_fetched(dask_worker: Any) -> None:
+    """Verify and drop the fetched blocks; runs on a worker."""
     fetcher: Fetcher = dask_worker.plugins[Fetcher.name]
     fetched, fetcher.fetched = fetcher.fetched, []
-    try:
-        for block in fetched:
-            fetcher.workload.verify(*block)
-    except VerificationError as error:
-        return str(error)
-    return ""
+    for block in fetched:
+        fetcher.workload.verify(*block)
 
 
 def take(dask_worker: Any) -> str:

@@ -25,6 +25,7 @@ import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, TextIO
@@ -294,40 +295,35 @@ async def serve(layer: str, backend: Backend, ip: str = "127.0.0.1") -> AsyncIte
 
         secrets = Security().get_listen_args("worker")
         address = f"{backend.protocol}://{ip}:0"
-        async with listen(address, _comm_answers(backend), **secrets) as listener:
+        async with listen(address, partial(_comm_answers, backend), **secrets) as listener:
             yield listener.contact_address
     else:
         async with get_endpoints(backend, layer).listen(_endpoint_answers, ip) as address:
             yield address
 
 
-def _comm_answers(backend: Backend) -> Any:
+async def _comm_answers(backend: Backend, comm: Any) -> None:
     from distributed.comm import CommClosedError
     from distributed.protocol import to_serialize
 
-    async def answer(comm: Any) -> None:
-        last: Any = None
-        try:
-            while True:
-                message = await comm.read()
-                if not isinstance(message, dict):
-                    await comm.write(to_serialize(message))
-                elif message["kind"] == Kind.TRANSPORT:
-                    used = backend.transport(comm)
-                    await comm.write({"name": used.name, "evidence": used.evidence})
-                elif message["kind"] == Kind.SHOW:
-                    await comm.write(to_serialize(last))
-                else:
-                    crosses, window = message["kind"] == Kind.CROSS, message["window"]
-                    theirs = await comm.read() if crosses else None
-                    for _ in range(message["count"]):
-                        writing = write_window(comm, theirs, window if crosses else 0)
-                        last, _ = await asyncio.gather(read_window(comm, window), writing)
-                        await comm.write(to_serialize(last[:STAMP_BYTES]))
-        except CommClosedError:
-            pass
-
-    return answer
+    last: Any = None
+    with suppress(CommClosedError):
+        while True:
+            message = await comm.read()
+            if not isinstance(message, dict):
+                await comm.write(to_serialize(message))
+            elif message["kind"] == Kind.TRANSPORT:
+                used = backend.transport(comm)
+                await comm.write({"name": used.name, "evidence": used.evidence})
+            elif message["kind"] == Kind.SHOW:
+                await comm.write(to_serialize(last))
+            else:
+                crosses, window = message["kind"] == Kind.CROSS, message["window"]
+                theirs = await comm.read() if crosses else None
+                for _ in range(message["count"]):
+                    writing = write_window(comm, theirs, window if crosses else 0)
+                    last, _ = await asyncio.gather(read_window(comm, window), writing)
+                    await comm.write(to_serialize(last[:STAMP_BYTES]))
 
 
 def _blank(size: int) -> Any:

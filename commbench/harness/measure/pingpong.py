@@ -92,10 +92,6 @@ class _Pair:
     idle_known: bool = False
     places_known: bool = False
 
-    @property
-    def loaded(self) -> bool:
-        return self.workload.mode == "loaded-latency"
-
     @cached_property
     def ends(self) -> tuple[Mapping[str, str], Mapping[str, str]]:
         """The further environment variables of the two processes."""
@@ -133,7 +129,7 @@ class _Pair:
                     self.idle_known = True
                     # In a thread, to include the CPU time of this end's waiting event loop.
                     self.emit(await asyncio.to_thread(measure_idle, self.launch, used, 2))
-                if self.loaded:
+                if self.workload.mode == "loaded-latency":
                     await self._measure_under_load(layer, other.address, conversation)
                 else:
                     await self._measure_sizes(layer, conversation, used)

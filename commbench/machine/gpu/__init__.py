@@ -155,17 +155,6 @@ def _too_few(
     )
 
 
-def pool_size(text: str) -> int | float:
-    """Return the bytes of an RMM pool, or its share of the GPU's memory.
-
-    Raises
-    ------
-    UsageError
-        If `text` is neither.
-    """
-    return parse_memory(text, "an RMM pool", "--rmm-pool")
-
-
 def validate(spec: ClusterSpec, backend: str) -> None:
     """Check the GPU settings of `spec`, independently of the machine.
 
@@ -182,7 +171,7 @@ def validate(spec: ClusterSpec, backend: str) -> None:
             raise UsageError(f"{what}: that is about GPUs; add --device gpu")
         return
     if spec.rmm_pool:
-        pool_size(spec.rmm_pool)
+        parse_memory(spec.rmm_pool, "an RMM pool", "--rmm-pool")
     if spec.rmm_async and spec.rmm_managed:
         raise UsageError(
             "CUDA's asynchronous allocator has no managed memory: give --rmm-async or --rmm-managed"
@@ -292,11 +281,12 @@ def set_up() -> None:
 
 
 def _set_up_rmm(setup: dict[str, Any]) -> None:
+    pool = setup["rmm_pool"]
     try:
         from dask_cuda.plugins import RMMSetup
 
         RMMSetup(
-            initial_pool_size=pool_size(setup["rmm_pool"]) if setup["rmm_pool"] else None,
+            initial_pool_size=parse_memory(pool, "an RMM pool", "--rmm-pool") if pool else None,
             maximum_pool_size=None,
             managed_memory=setup["rmm_managed"],
             async_alloc=setup["rmm_async"],

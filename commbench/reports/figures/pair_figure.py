@@ -22,6 +22,7 @@ from commbench.analysis.run import Run
 from commbench.model import Case
 from commbench.model.units import format_bytes
 from commbench.reports.figures import style
+from commbench.reports.sections import number
 
 QUANTILES_UP_TO = 8
 MEDIAN_UP_TO = 16
@@ -298,15 +299,3 @@ def _write(
                 j + 0.5, i + 0.5 + offset, number(value), size=size, weight=weight,
                 ha="center", va="center", color=style.contrast(colours.to_rgba(ratio)[:3]),
             )  # fmt: skip
-
-
-def number(value: float) -> str:
-    """Return `value` with about three significant digits.
-
-    Examples
-    --------
-    >>> number(812.3), number(46.43), number(3.417), number(0.1), number(0.0042)
-    ('812', '46.4', '3.42', '0.10', '0.0042')
-    """
-    digits = 0 if value >= 100 else 1 if value >= 10 else 2
-    return f"{value:.{digits}f}" if value >= 0.1 else f"{value:.2g}"

@@ -100,7 +100,8 @@ def _parts(run: Run) -> Iterator[Part]:
         figures = [drawings.pop(each) for each in section.figures if each in drawings]
         part = Part(name, section, figures, tables=parts.safe_tables(section, run, page=True))
         with parts.guarded(section.title, part.tables):
-            part.matrices = list(section.page_matrices(run))
+            if "pair-bandwidth" in section.figures:
+                part.matrices = pair_matrix.blocks(run)
             if "task-stream" in section.figures:
                 part.timelines = timeline.timelines(run)
         if part.figures or part.matrices or part.tables:

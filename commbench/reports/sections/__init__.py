@@ -72,8 +72,6 @@ class Section:
         Returns the tables of a run, none if it has no data for the section.
     page_tables
         Returns the tables of the HTML page, if they differ.
-    page_matrices
-        Returns the matrices of pairs of the HTML page, which precede the tables.
     figures
         The names of the figures of the HTML page.
     opening
@@ -87,7 +85,6 @@ class Section:
     position: int
     tables: Callable[[Run], Iterable[Table]]
     page_tables: Callable[[Run], Iterable[Table]] | None = None
-    page_matrices: Callable[[Run], Iterable[Any]] = lambda _run: ()
     figures: tuple[str, ...] = ()
     opening: Callable[[Run], Iterable[str | Table]] = lambda _run: ()
     to_read: str = ""

@@ -93,8 +93,10 @@ def _resolution(run: Run) -> str:
             ratios = f"{least.detectable:.3g}× to {ratios}"
         missed.append(f"one below {ratios}")
     if unable:
-        more = f" and {len(unable) - 1} more" * (len(unable) > 1)
-        missed.append(f"any of {_described(run, unable[0])}{more}")
+        c, more = unable[0], f" and {len(unable) - 1} more" * (len(unable) > 1)
+        pair = f"{c.candidate} vs {c.baseline}"
+        pair = subject(run, pair, c.baseline_id, c.layer, c.payload_bytes)
+        missed.append(f"any of {pair}{more}")
     return f"Where no difference is shown, this run can miss {', and '.join(missed)}."
 
 
@@ -120,16 +122,8 @@ def design_for_verdict(run: Run) -> tuple[int, str]:
     return n_launches, f"--budget {math.ceil(needed_s / 60)}m"
 
 
-def _described(run: Run, c: Comparison) -> str:
-    what = f"{c.candidate} vs {c.baseline}"
-    if c.layer == "workload":
-        return what
-    return f"{what}, {FETCHES.get(c.layer, c.layer)}, {message_size(run, c)}"
-
-
-def subject(run: Run, case_id: str, layer: str, payload_bytes: int) -> str:
-    """Return the label of a task; for messages also their layer and size."""
-    what = run.case_labels[case_id]
+def subject(run: Run, what: str, case_id: str, layer: str, payload_bytes: int) -> str:
+    """Return `what`; of messages also their layer and size."""
     if layer == "workload":
         return what
     size = format_message_size(run.message_bytes(case_id, layer, payload_bytes))

@@ -31,8 +31,6 @@ from commbench.stats.stragglers import MIN_PAIRS, MIN_SLOWDOWN, MIN_TRANSFERS, c
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commbench.reports.html import pair_matrix
-
 _MAX_OPENING = 6
 """The maximum backends of which the opening shows the transports."""
 _MAX_PAIRS = 24
@@ -66,12 +64,6 @@ def tables(run: Run, max_pairs: int = _MAX_PAIRS) -> Iterator[Table]:
         yield _coverage_table(run)
     if len(run.pair_transports):
         yield _transport_table(run)
-
-
-def _matrices(run: Run) -> list[pair_matrix.Block]:
-    from commbench.reports.html import pair_matrix
-
-    return pair_matrix.blocks(run)
 
 
 def _slow_pair_table(run: Run, most: int) -> Table:
@@ -335,7 +327,7 @@ def no_slow_pair(run: Run) -> Iterator[str]:
 SECTION = Section(
     title="Pairs of workers", position=80, tables=tables,
     page_tables=partial(tables, max_pairs=_MAX_PAIRS_ON_PAGE),
-    page_matrices=_matrices, figures=("pair-bandwidth",), opening=opening,
+    figures=("pair-bandwidth",), opening=opening,
     to_read="The row is the sender, the column the receiver. A cell has the median of single "
     "transfers, in figures between their quartiles; its colour compares it with the backend's "
     "median pair. Red frames are the pairs that are slow by a test, not by colour.",

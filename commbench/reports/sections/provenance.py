@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
@@ -34,7 +35,10 @@ def tables(run: Run) -> Iterator[Table]:
         "run": f"{manifest.id}, schema {manifest.schema_version}, seed {manifest.seed}",
         "launches": _stopping(run),
         "placement": " · ".join(map(_describe_bindings, bound)) if any(bound) else "",
-        "GPUs": "; ".join(map(_describe_gpu, known.get("gpus") or ())),
+        "GPUs": "; ".join(
+            f"{n} × {text}" if n > 1 else text
+            for text, n in Counter(map(_describe_gpu, known.get("gpus") or ())).items()
+        ),
         "GPU memory": " · ".join(sorted({*settings[settings["name"] == GPU_MEMORY]["value"]})),
         "system": ", ".join(host[key] for key in ("os", "kernel", "architecture") if host.get(key))
         or "unknown",
@@ -50,8 +54,8 @@ def tables(run: Run) -> Iterator[Table]:
 
 
 def _describe_gpu(gpu: Mapping[str, Any]) -> str:
-    size = f", {format_bytes(gpu['memory_bytes'])}" if gpu["memory_bytes"] else ""
-    return f"{gpu['name']}{size}, driver {gpu['driver']}"
+    size = f", {format_bytes(gpu['memory_bytes'])}" if gpu.get("memory_bytes") else ""
+    return f"{gpu.get('name')}{size}, driver {gpu.get('driver')}"
 
 
 def _describe_bindings(placement: tuple[Placement, ...]) -> str:

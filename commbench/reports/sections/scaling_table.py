@@ -10,7 +10,7 @@ import pandas as pd
 from commbench.analysis.run import Run
 from commbench.model.units import format_seconds
 from commbench.reports.sections import Section, Table, percent, plural, quantities
-from commbench.reports.sections.iteration_tables import TASKS
+from commbench.reports.sections.iteration_tables import DOING, TASKS
 from commbench.stats.efficiency import KNEE
 
 _WORK = {
@@ -20,8 +20,6 @@ _WORK = {
 }
 _PARTS = ("compute", "data", "queue", "idle", "blocked")
 _TITLES = {**TASKS, "idle": "no task"}
-_DO = {"data": "await data", "queue": "wait for a core", "idle": "have no task",
-       "blocked": "sleep in tasks"}  # fmt: skip
 
 
 def tables(run: Run) -> Iterator[Table]:
@@ -71,7 +69,7 @@ def verdicts(run: Run) -> Iterator[str]:
         why = ""
         if len(longer) and longer.max() > 0:
             part = longer.idxmax()
-            why = f", and threads {_DO[part]} for {shares[part].iloc[end]:.0%} of the time"
+            why = f", and threads are {DOING[part]} for {shares[part].iloc[end]:.0%} of the time"
         limit = int(before["n_workers"].max())
         yield (
             f"{title}: {sure}at most {plural(limit, 'worker')} for this work. Of "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from commbench.analysis.run import Run
 from commbench.model import Comparison
@@ -14,15 +13,8 @@ from commbench.reports.sections.iteration_tables import causes
 from commbench.stats.inference import MIN_LAUNCHES
 
 _LEAST_TASKS = 3
-
-
-class _Row(NamedTuple):
-    """A task, the fastest backends, the times of the slower ones, and the reason."""
-
-    task: str
-    fastest: str
-    others: str
-    why: str
+_COLUMNS = ("task", "fastest", "the others take", "why")
+_Row = tuple[str, str, str, str]
 
 
 def tables(run: Run) -> Iterator[Table]:
@@ -30,16 +22,16 @@ def tables(run: Run) -> Iterator[Table]:
     if rows := _rows(run):
         yield Table(
             "Where each backend wins",
-            ("task", "fastest", "the others take", "why"),
+            _COLUMNS,
             tuple(rows),
             "Multiples of the time of the fastest, if the difference is significant.",
-            text_columns=frozenset(_Row._fields) | {"the others take"},
+            text_columns=frozenset(_COLUMNS),
         )
 
 
 def verdict(run: Run) -> str:
     """Return how many tasks each backend wins, or an empty string if there is no table."""
-    wins = Counter(row.fastest for row in _rows(run))
+    wins = Counter(fastest for _, fastest, _, _ in _rows(run))
     undecided = wins.pop("", 0)
     parts = [f"{name} won {n}" for name, n in wins.most_common()]
     parts += [f"{undecided} had no winner"] * bool(undecided)
@@ -65,9 +57,9 @@ def _tasks(run: Run) -> dict[str, list[Comparison]]:
             key = run.case_labels[c.baseline_id], c.layer
             by_size.setdefault(key, {}).setdefault(c.payload_bytes, []).append(c)
     tasks = {}
-    for (_, layer), sizes in by_size.items():
+    for (label, layer), sizes in by_size.items():
         for size in sorted({min(sizes), max(sizes)}):
-            tasks[subject(run, sizes[size][0].baseline_id, layer, size)] = sizes[size]
+            tasks[subject(run, label, sizes[size][0].baseline_id, layer, size)] = sizes[size]
     return tasks
 
 
@@ -77,20 +69,20 @@ def _row(what: str, group: list[Comparison], why: str) -> _Row:
     ratios = slowdowns(group)
     best, beaten, left = ranked(names, ratios)
     if any(c.verdict == "unequal" for c in group):
-        return _Row(what, "", "moved other bytes", "")
+        return (what, "", "moved other bytes", "")
     if not beaten:
         if max(c.n_launches for c in group) < MIN_LAUNCHES:
-            return _Row(what, "", "too few launches", "")
+            return (what, "", "too few launches", "")
         same = all(c.verdict == "same" for c in group)
-        return _Row(what, "", "all are the same" if same else "no difference shown", "")
+        return (what, "", "all are the same" if same else "no difference shown", "")
     if not best:
         pairs = (f"{names[slow]} {ratio} {names[fast]}" for (fast, slow), ratio in ratios.items())
-        return _Row(what, "", ", ".join(pairs), why)
+        return (what, "", ", ".join(pairs), why)
     others = [f"{names[slow]} {ratios[best[0], slow]}" for slow in beaten]
     others += [f"{names[case]} undecided" for case in left]
     # With others that may be as fast there is no winner.
     fastest = "" if left else " or ".join(names[case] for case in best)
-    return _Row(what, fastest, ", ".join(others), why)
+    return (what, fastest, ", ".join(others), why)
 
 
 SECTION = Section(

@@ -3,7 +3,6 @@
 import asyncio
 from types import SimpleNamespace
 
-import processes
 import pytest
 from launching import ping_pong, require, select
 
@@ -102,12 +101,6 @@ def test_a_launch_fetches_between_two_workers(tmp_path):
 @pytest.mark.parametrize("backend", ["mpi", pytest.param("ucx:shm", marks=pytest.mark.slow)])
 def test_workers_start_after_a_layer_in_the_process_of_the_launch(backend, tmp_path):
     require(backend)
-    with processes.command_line(tmp_path) as commbench:
-        ended = commbench.run(
-            "pingpong", "--backends", backend, "--layers", "comm,worker", "--sizes", "1",
-            "--launches", "1", "--iterations", "4", "--warmups", "1",
-        )  # fmt: skip
-    assert ended.status == 0, ended.said
-    assert {sample["layer"] for sample in processes.records(ended.run, "Sample")} >= {
-        "comm", "worker",
-    }  # fmt: skip
+    given = {"iterations": 4, "warmups": 1, "layers": ("comm", "worker"), "sizes": (1,)}
+    records = ping_pong(backend, tmp_path, **given)
+    assert {sample.layer for sample in select(records, Sample)} >= {"comm", "worker"}

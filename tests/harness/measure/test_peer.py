@@ -8,7 +8,7 @@ import processes
 import pytest
 from processes import program
 
-from commbench.errors import LaunchError, SuiteError, UsageError
+from commbench.errors import LaunchError, UsageError
 from commbench.harness import cases
 from commbench.harness.measure import peer
 from commbench.model import ClusterSpec
@@ -128,7 +128,7 @@ def test_a_peer_that_does_not_start_is_explained(tmp_path, monkeypatch, host, me
     ("backend", "layers", "error", "message"),
     [
         ("tcp", ("comm", "worker"), UsageError, "commbench links --hosts"),
-        ("tls", ("comm",), SuiteError, "the key of tls would be in a command"),
+        ("tls", ("comm",), UsageError, "the key of tls would be in a command"),
     ],
 )
 def test_what_would_be_wrong_between_hosts_is_refused(backend, layers, error, message):

@@ -47,7 +47,7 @@ def test_the_seconds_of_a_window_are_shared_by_its_messages(measure, monkeypatch
     assert 0.08 <= seconds * messages < 2 * 0.08
 
 
-@pytest.mark.parametrize("layer", ["raw", "coroutine", "comm"])
+@pytest.mark.parametrize("layer", ["coroutine", "comm"])
 @pytest.mark.parametrize("mode", WINDOWS[:2])
 def test_a_wrong_acknowledgement_voids_the_window(measure, monkeypatch, layer, mode):
     exchange = layers.Conversation.exchange
@@ -61,7 +61,7 @@ def test_a_wrong_acknowledgement_voids_the_window(measure, monkeypatch, layer, m
         measure(layers=(layer,), sizes=(100,), mode=mode, window=4)
 
 
-@pytest.mark.parametrize("layer", ["raw", "coroutine", "comm"])
+@pytest.mark.parametrize("layer", ["coroutine", "comm"])
 def test_a_window_that_did_not_come_back_is_noticed(measure, monkeypatch, layer):
     # The reply buffer has the bytes of the window before.
     kind = layers.CommConversation if layer == "comm" else layers.EndpointConversation

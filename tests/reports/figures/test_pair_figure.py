@@ -11,8 +11,8 @@ from matplotlib.collections import QuadMesh
 
 from commbench import stats
 from commbench.reports.figures import pair_figure, style
-from commbench.reports.figures.pair_figure import number
 from commbench.reports.figures.style import contrast
+from commbench.reports.sections import number
 
 
 def _panel(figure, index=0):
@@ -175,8 +175,8 @@ def test_alone_and_together_have_separate_panels():
     titles = [axes.get_title(loc="left") for axes in figure.axes if axes.get_title(loc="left")]
     assert titles == ["tcp, alone", "tcp, together"]
     alone, together = (_cells(_panel(figure, index)) for index in (0, 1))
-    assert set(map(tuple, alone.values())) == {("2.00",) * 3}
-    assert set(map(tuple, together.values())) == {("0.60",) * 3}
+    assert set(map(tuple, alone.values())) == {("2",) * 3}
+    assert set(map(tuple, together.values())) == {("0.6",) * 3}
     assert "all at once" in caption(figure)
     assert misplaced(figure) == []
 
