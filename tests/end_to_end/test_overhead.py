@@ -193,7 +193,8 @@ class Sampler:
             if name.startswith(("commbench.", "distributed.diagnostics.task_stream")):
                 self.counts["commbench"] += 1
                 return
-            if name.startswith(("distributed.", "dask.", "tornado.", "asyncio.")):
+            # What commbench wraps waits for events, as it would without.
+            if name.startswith(("distributed.", "dask.", "tornado.", "asyncio.", "selectors")):
                 self.counts["others"] += 1
                 return
             frame = frame.f_back
