@@ -1,5 +1,6 @@
 """``commbench check`` compares a run with expected values."""
 
+import tomllib
 from xml.etree import ElementTree
 
 import builders
@@ -203,6 +204,16 @@ def test_junit_file_that_cannot_be_written_is_status_1(path, tmp_path):
     result = check(path, *arguments)
     assert result.exit_code == 1
     assert str(file) in result.stderr
+
+
+def test_launches_whose_median_is_0_are_no_part_of_the_spread(tmp_path):
+    case = builders.case()
+    records = [builders.sample(case, s, launch=n) for n, s in enumerate((0.0, 1.0))]
+    path = builders.written(tmp_path, [case], builders.ended(records)).path
+    check(path, "--write-reference", tmp_path / "new.toml")
+    (reference,) = tomllib.loads((tmp_path / "new.toml").read_text())["reference"]
+    # One launch has no spread.
+    assert (reference["lower"], reference["upper"]) == (-0.1, 0.1)
 
 
 @pytest.mark.parametrize("arguments", [(), ("--reference", "a", "--write-reference", "b")])
