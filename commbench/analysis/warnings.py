@@ -363,7 +363,9 @@ def _disturbed(use: pd.DataFrame, share: str, limit: float, run: Run) -> str:
     """Describe the launches that lost more than `limit` of the cores' time, if there are any."""
     use = use.assign(share=use[share])
     # The most disturbed host of a launch counts.
-    use = use.sort_values("share").drop_duplicates(["case_id", "launch"], keep="last").sort_index()
+    if not run.is_user_code:
+        use = use.sort_values("share").drop_duplicates(["case_id", "launch"], keep="last")
+        use = use.sort_index()
     above = use[use["share"] > limit]
     if above.empty:
         return ""
@@ -371,7 +373,7 @@ def _disturbed(use: pd.DataFrame, share: str, limit: float, run: Run) -> str:
     where = "" if worst["host"] == LOCAL else f" on {worst['host']}"
     name = run.case_names[worst["case_id"]]
     where += f", {name}" if run.is_user_code else f", launch {worst['launch']} of {name}"
-    parts = "regions" if run.is_user_code else "launches"
+    parts = "regions of over a second" if run.is_user_code else "launches"
     return (
         f"{len(above)} of {len(use)} {parts} for over {limit:.0%} of their time (most: "
         f"{worst['share']:.0%}{where})"
@@ -450,9 +452,12 @@ def _compression(run: Run) -> Iterator[Disturbance]:
 
 
 def _stalls(run: Run) -> Iterator[Disturbance]:
-    table = run.summaries.set_index(["case_id", "payload_bytes"])
+    alone = {c.id for c in run.suite.cases if stats.pingpong_mode(c) in stats.LATENCY_MODES}
+    table = run.summaries[run.summaries["case_id"].isin(alone)]
+    table = table.set_index(["case_id", "payload_bytes"])
     # A fetch by a worker sends and receives as the layer comm does.
-    fetches = table["median_s"][table["layer"] == "worker"].rename("fetch_s")
+    fetches = table[table["layer"] == "worker"]
+    fetches = fetches["p75_s"].fillna(fetches["median_s"]).rename("fetch_s")
     both = table[table["layer"] == "comm"].join(fetches, how="inner")
     stalled = both[both["p75_s"] > _STALLED * both["fetch_s"]].reset_index()
     for case_id, rows in stalled.groupby("case_id", sort=False):

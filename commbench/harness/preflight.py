@@ -43,19 +43,19 @@ _CROWDED = 4
 
 def launch_seconds(case: Case) -> float:
     """Return a rough estimate of the seconds of a launch of `case`."""
-    return parse(case.backend).launch_factor * _seconds_over_tcp(case)
+    workload = make_workload(case)
+    n_starts = len(workload.layers) if isinstance(workload, PairWorkload) else 1
+    gpu_s = _GPU_SECONDS * n_starts if case.cluster.device == "gpu" else 0.0
+    return gpu_s + parse(case.backend).launch_factor * _seconds_over_tcp(workload, case)
 
 
-def _seconds_over_tcp(case: Case) -> float:
-    workload, n_workers = make_workload(case), case.cluster.n_workers
-    gpu_s = _GPU_SECONDS if case.cluster.device == "gpu" else 0.0
+def _seconds_over_tcp(workload: Workload, case: Case) -> float:
+    n_workers = case.cluster.n_workers
     if isinstance(workload, PairWorkload):
-        start_s = _LAUNCH_SECONDS + (_LAYER_SECONDS + gpu_s) * len(workload.layers)
+        start_s = _LAUNCH_SECONDS + _LAYER_SECONDS * len(workload.layers)
         return start_s + _messages_seconds(workload, case)
     here = _cores_here(case)
-    start_s = (
-        _LAUNCH_SECONDS + gpu_s + _WORKER_SECONDS * max(1.0, n_workers / here if here else 1.0)
-    )
+    start_s = _LAUNCH_SECONDS + _WORKER_SECONDS * max(1.0, n_workers / here if here else 1.0)
     # Making the data takes as long as an iteration.
     return start_s + (1 + case.warmups + case.iterations) * _iteration_seconds(workload, n_workers)
 

@@ -148,6 +148,12 @@ def read_suite(path: Path, overrides: Mapping[str, Any] | None = None) -> Suite:
         except CommbenchError as error:
             raise UsageError(f"{path}: case[{number}]: {error}") from error
     given_cluster.validate_used(file.name or path.stem)
+    pairs_only = all(issubclass(workloads.load(case.workload), PairWorkload) for case in cases)
+    if given.get("placement") not in (None, "none") and pairs_only:
+        raise UsageError(
+            f"--placement: no case of the suite {file.name or path.stem!r} has a cluster; leave it "
+            "out"
+        )
     if given.get("backends"):
         # Cases that only differ in their backends become equal.
         cases = list({case.id: case for case in cases}.values())

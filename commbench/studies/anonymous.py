@@ -27,6 +27,7 @@ _KEPT_NAMES = {"Region", "Setting"}
 _NOUNS = {"src": "worker", "dst": "worker", "name": "task", "label": "activity"}
 _KEPT_TEXTS = {
     "worker": {"scheduler", "client"},
+    "host": {"local"},
     # Tasks may meter activities with their names.
     "activity": {
         "thread-cpu", "thread-noncpu", "executor", "run-queue", "offload", "other", "network",

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -386,6 +386,7 @@ class _Open:
     offset_s: float
     """By which the scheduler's clock is ahead."""
     cpu_before: dict[int | str, float] = field(default_factory=dict)
+    core_numbers: Set[int] = field(default_factory=lambda: os.sched_getaffinity(0))
     cores_before: cores.Times | None = None
     started_at_s: float = 0.0
     began: float = 0.0
@@ -393,10 +394,6 @@ class _Open:
     """The seconds in which other regions were begun and ended."""
     paused_cpu_s: float = 0.0
     """The CPU seconds of all processes in that time."""
-
-
-def _own_cores() -> set[int]:
-    return os.sched_getaffinity(0)
 
 
 def _spent(before: Mapping[int | str, float], after: Mapping[int | str, float]) -> float:
@@ -555,7 +552,7 @@ class _Observer:
         if profiler is not None:
             profiler.begin()
         region.cpu_before = self._cluster.cpu_by_process()
-        region.cores_before = cores.times(_own_cores())
+        region.cores_before = cores.times(region.core_numbers)
         self._open.append(region)
         region.started_at_s = time.time() + region.offset_s
         region.began = time.perf_counter()
@@ -563,7 +560,7 @@ class _Observer:
 
     def _finish(self, region: _Open, seconds: float, error: str) -> None:
         elapsed_s = time.perf_counter() - region.began
-        used, spent = cores.times(_own_cores()), self._cluster.cpu_by_process()
+        used, spent = cores.times(region.core_numbers), self._cluster.cpu_by_process()
         if region.profiler is not None:
             region.profiler.end()
         with suppress(Exception):
@@ -585,15 +582,8 @@ class _Observer:
         # The most important records come first.
         self._emit(outline)
         self._emit(sample)
-        before = region.cores_before
-        if used and before and elapsed_s > _MIN_CORE_USE_S and not self._cluster.remote_members:
-            self._emit(
-                CoreUse(
-                    **records.keys(region.launch), host="local", n_cores=len(_own_cores()),
-                    seconds=elapsed_s, busy_cpu_seconds=used.busy_s - before.busy_s,
-                    own_cpu_seconds=own_cpu_s, stolen_cpu_seconds=used.stolen_s - before.stolen_s,
-                )
-            )  # fmt: skip
+        if use := self._core_use(region, used, spent, elapsed_s, own_cpu_s):
+            self._emit(use)
         self._switch()
         few: list[Record] = []
         few += timing.spills(region.launch, sample, region.spilled, self._cluster)
@@ -601,6 +591,26 @@ class _Observer:
             few += region.profiler.records(region.launch, region.number)
         for record in few:
             self._emit(record)
+
+    def _core_use(
+        self, region: _Open, used: cores.Times | None, spent: Mapping[int | str, float],
+        elapsed_s: float, own_cpu_s: float,
+    ) -> CoreUse | None:  # fmt: skip
+        """Return how the region's processes and others used the cores, None if it is unknown."""
+        before = region.cores_before
+        # The CPU time of a process that has ended would seem to be that of others.
+        lost = any(spent.get(process, 0.0) < cpu_s for process, cpu_s in region.cpu_before.items())
+        if not used or not before or lost or self._cluster.remote_members:
+            return None
+        busy_s = used.busy_s - before.busy_s
+        # Some containers don't update the counters; workers may be bound to other cores.
+        if elapsed_s < _MIN_CORE_USE_S or busy_s < 0.9 * own_cpu_s or not busy_s:
+            return None
+        return CoreUse(
+            **records.keys(region.launch), host="local", n_cores=len(region.core_numbers),
+            seconds=elapsed_s, busy_cpu_seconds=busy_s, own_cpu_seconds=own_cpu_s,
+            stolen_cpu_seconds=used.stolen_s - before.stolen_s,
+        )  # fmt: skip
 
     def _switch(self) -> None:
         """Collect what was logged since the last switch; it belongs to the innermost region."""

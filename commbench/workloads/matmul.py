@@ -51,7 +51,9 @@ class MatMul(SquareWorkload):
 
         def products(function: Any, vectors: list[Any]) -> list[Any]:
             rows = client.map(_rows, starts, size=size, chunk=chunk, device=device, seed=seed)
-            made: list[Any] = client.gather(client.map(function, rows, vectors, pure=False))
+            made: list[Any] = client.gather(
+                client.map(function, rows, vectors, key="verify", pure=False)
+            )
             return made
 
         x_r = sum(products(lambda block, vector: block.T @ vector, self._r))
@@ -76,7 +78,9 @@ class MatMul(SquareWorkload):
             for shape, vector in zip(shapes, self._r, strict=True):
                 if shape != (*expected.shape, *vector.shape):
                     raise VerificationError(f"{what}: found a chunk of shape {shape}")
-            products = client.gather(client.map(operator.matmul, row, self._r, pure=False))
+            products = client.gather(
+                client.map(operator.matmul, row, self._r, key="verify", pure=False)
+            )
             # All numbers are positive, so that rounding adds up to at most eps / 2 for each of
             # the `size` additions in a number, in its row, and twice in what is expected. A wrong
             # number changes the product by its error over `size`.

@@ -94,7 +94,7 @@ class Broadcast(_OneToMany):
     def compute(self, client: Any, graph: Any) -> Any:
         """Submit a task to each worker that returns the array, and return the futures."""
         return [
-            client.submit(lambda array: array, self._source, key=key, workers=[address])
+            client.submit(_returned, self._source, key=key, workers=[address])
             for key, address in zip(graph, sorted(client.nthreads()), strict=True)
         ]
 
@@ -102,6 +102,10 @@ class Broadcast(_OneToMany):
         """Compare every byte of each worker's copy, on that worker, and drop the copies."""
         self._compare_on_workers(client, result, [0] * len(result))
         rebalance(client, [self._source])
+
+
+def _returned(array: Any) -> Any:
+    return array
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -48,7 +48,7 @@ class TransposeSum(SquareWorkload):
         """Create x on the workers, and sum it there for the verification."""
         super().prepare(client)
         blocks = [*finished_blocks(self.x, (self._n_chunks, self._n_chunks)).values()]
-        self._sum = math.fsum(client.gather(client.map(_sum, blocks, pure=False)))
+        self._sum = math.fsum(client.gather(client.map(_sum, blocks, key="verify", pure=False)))
 
     def build(self) -> Any:
         """Return the lazy x + x.T, or its sum."""

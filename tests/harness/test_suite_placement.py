@@ -159,6 +159,21 @@ def test_cpus_per_worker_are_the_only_binding(choice, device):
         suite.choose_placement(choice, ClusterSpec(cpus_per_worker=1, device=device))
 
 
+@pytest.mark.parametrize("workloads", [("pingpong", "merge"), ("pingpong",)])
+def test_a_placement_of_the_command_line_is_for_cases_with_a_cluster(write, workloads):
+    write(TWO_WORKERS.replace("gpu = 3\n", ""))
+    cases = "".join(f'[[case]]\nworkload = "{name}"\n' for name in workloads)
+    path = write(cases, "both.toml")
+    given = {"placement": str(path.with_name("placement.toml"))}
+    if len(workloads) == 1:
+        with pytest.raises(UsageError, match="--placement: no case of the suite 'both' has a clus"):
+            suite.read_suite(path, given)
+        return
+    bound = {case.workload: case.cluster.placement for case in suite.read_suite(path, given).cases}
+    assert bound["pingpong"] == ()
+    assert [each.cpus for each in bound["merge"]] == ["0", "1"]
+
+
 def test_a_run_binds_its_workers_to_separate_cpus(tmp_path):
     given = ("all-to-all", "--sizes", "1KiB", "--launches", 1, "--iterations", 1)
     run = processes.measured(*given, "--cpus-per-worker", 1, "--output", tmp_path)

@@ -14,10 +14,7 @@ import pytest
 PYTHON = os.environ.get("COMMBENCH_TEST_MPI_PYTHON", sys.executable)
 MPIEXEC = os.environ.get("COMMBENCH_TEST_MPIEXEC", str(Path(PYTHON).with_name("mpiexec")))
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(not Path(MPIEXEC).exists(), reason="there is no mpiexec"),
-]
+pytestmark = pytest.mark.skipif(not Path(MPIEXEC).exists(), reason="there is no mpiexec")
 
 
 def run_ranks(number: int, kind: str) -> str:
@@ -40,6 +37,7 @@ def test_cluster_as_ranks_of_one_world() -> None:
     assert "world\n" in run_ranks(4, "cluster")
 
 
+@pytest.mark.slow
 def test_frames_beyond_32_bits_arrive_in_world_mode() -> None:
     # What the ranks print may be interleaved within a line.
     assert run_ranks(2, "frames").count("whole") == 2

@@ -45,7 +45,7 @@ def test_published_and_measured_value_are_in_one_row(reproduced):
     assert rows["throughput: ucx:shm"][0] == "—"
     assert rows["throughput: ucx:shm"][2] == "nothing was published"
     figure = published.published_figure("rapids_blog.merge_dgx1")
-    for words in (figure.source.title, "2021", "DGX-1, 8 × P100", "Here: Some CPU, 4 cores, ",
+    for words in (figure.source.title, "2021", "DGX-1, 8 × P100", "Some CPU, 4 cores, 25 %",
                   "25 % of the published size", "throughput: the workload's payload"):  # fmt: skip
         assert words in table.note
 

@@ -343,18 +343,33 @@ def test_what_ends_while_records_are_collected_is_in_the_next_region(
 
 
 def test_other_programs_on_the_cores_of_a_region_are_counted(started, tmp_path):
-    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(2)]
+    busy = [sys.executable, "-c", "while True: pass"]
+    others = [subprocess.Popen(busy) for _ in os.sched_getaffinity(0)]
     try:
-        with commbench.profile(started, output=tmp_path) as run:
+        with commbench.profile(started, output=tmp_path, anonymize=True) as run:
             time.sleep(1.5)
     finally:
         for each in others:
             each.kill()
             each.wait()
     (use,) = run.core_use.itertuples()
+    assert use.host == "local"
     others_s = use.busy_cpu_seconds - use.own_cpu_seconds
     assert others_s > 0.3 * use.seconds
-    assert any("other processes used the cores in 1 of 1 regions" in text for text in run.warnings)
+    assert any("used the cores in 1 of 1 regions of over a" in text for text in run.warnings)
+
+
+def test_the_use_of_cores_is_unknown_if_a_worker_ended_or_nothing_is_counted(
+    own, tmp_path, monkeypatch
+):
+    with commbench.profile(own, output=tmp_path) as run:
+        kill_one(own)
+        time.sleep(1.1)
+    assert run.core_use.empty
+    monkeypatch.setattr(profile.cores, "times", lambda _: profile.cores.Times(1.0, 0.0))
+    with commbench.profile(own, output=tmp_path) as run:
+        time.sleep(1.1)
+    assert run.core_use.empty
 
 
 def test_cpu_time_of_a_region_is_its_own_and_that_of_workers_which_join(tmp_path, monkeypatch):
