@@ -11,7 +11,7 @@ from commbench import stats
 _FOLDER = Path(__file__).parents[2] / "results" / "reference"
 _RUNS = sorted(path for path in _FOLDER.iterdir() if path.is_dir())
 _CUT_SHORT = {"20261126-merge-h200", "20261126-pingpong-h200"}
-"""The runs whose machine was lent for fewer minutes than they took."""
+"""The runs that were ended before all of their launches."""
 _LOCAL_PATH = re.compile(r"(?<![\w.~])/(?:home|root|tmp|work|var|opt|mnt|srv|Users)/")
 
 
