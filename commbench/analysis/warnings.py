@@ -451,10 +451,14 @@ def _compression(run: Run) -> Iterator[Disturbance]:
         )
 
 
-def _stalls(run: Run) -> Iterator[Disturbance]:
+def _latencies(run: Run) -> pd.DataFrame:
+    # The other modes of a ping-pong time many messages together.
     alone = {c.id for c in run.suite.cases if stats.pingpong_mode(c) in stats.LATENCY_MODES}
-    table = run.summaries[run.summaries["case_id"].isin(alone)]
-    table = table.set_index(["case_id", "payload_bytes"])
+    return run.summaries[run.summaries["case_id"].isin(alone)]
+
+
+def _stalls(run: Run) -> Iterator[Disturbance]:
+    table = _latencies(run).set_index(["case_id", "payload_bytes"])
     # A fetch by a worker sends and receives as the layer comm does.
     fetches = table[table["layer"] == "worker"]
     fetches = fetches["p75_s"].fillna(fetches["median_s"]).rename("fetch_s")
@@ -475,9 +479,7 @@ def _clock_steps(run: Run) -> Iterator[Disturbance]:
     step_s = recorded(run.manifest.environment, "clock.step_s")
     if not step_s:
         return
-    # The other modes of a ping-pong time many messages together.
-    alone = {c.id for c in run.suite.cases if stats.pingpong_mode(c) in stats.LATENCY_MODES}
-    rows = run.summaries[run.summaries["case_id"].isin(alone)]
+    rows = _latencies(run)
     timed_s = rows["median_s"] * rows["layer"].map(CLOCKED_LAYERS).astype(float)
     source = recorded(run.manifest.environment, "cpu.clock_source")
     remedy = "compare larger messages" + ", or use the clock source tsc" * (source != "tsc")

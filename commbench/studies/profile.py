@@ -600,17 +600,15 @@ class _Observer:
         before = region.cores_before
         # The CPU time of a process that has ended would seem to be that of others.
         lost = any(spent.get(process, 0.0) < cpu_s for process, cpu_s in region.cpu_before.items())
-        if not used or not before or lost or self._cluster.remote_members:
+        if lost or self._cluster.remote_members:
             return None
-        busy_s = used.busy_s - before.busy_s
-        # Some containers don't update the counters; workers may be bound to other cores.
-        if elapsed_s < _MIN_CORE_USE_S or busy_s < 0.9 * own_cpu_s or not busy_s:
-            return None
-        return CoreUse(
-            **records.keys(region.launch), host="local", n_cores=len(region.core_numbers),
-            seconds=elapsed_s, busy_cpu_seconds=busy_s, own_cpu_seconds=own_cpu_s,
-            stolen_cpu_seconds=used.stolen_s - before.stolen_s,
-        )  # fmt: skip
+        n_cores = len(region.core_numbers)
+        began = conditions.Reading(0.0, n_cores, before, 0.0)
+        ended = conditions.Reading(elapsed_s, n_cores, used, own_cpu_s)
+        use = conditions.core_use(region.launch, conditions.LOCAL, began, ended)
+        # Workers may be bound to other cores.
+        bound = use is not None and use.busy_cpu_seconds < 0.9 * own_cpu_s
+        return None if bound or elapsed_s < _MIN_CORE_USE_S else use
 
     def _switch(self) -> None:
         """Collect what was logged since the last switch; it belongs to the innermost region."""

@@ -24,7 +24,8 @@ from commbench.machine.topology import worker_location
 from commbench.model import GPU_MEMORY, ClusterSpec, CoreUse, IdleCost, Launch, Setting, WorkerPlace
 from commbench.store.emitter import Emit
 
-_LOCAL = "local"
+LOCAL = "local"
+"""The name of the host on which the run was started."""
 _CUPYS = "rmm_cupy_allocator"
 _N_REQUESTS = 10
 _SETTLE_SECONDS = 0.5
@@ -32,7 +33,9 @@ N_IDLE_LAUNCHES = 2
 """The number of launches of a cluster, the first ones, whose idle cost is measured."""
 
 
-class _Reading(NamedTuple):
+class Reading(NamedTuple):
+    """A reading of the cores that a launch may use, and of its CPU time."""
+
     at: float
     n_cores: int
     cores: cores.Times | None
@@ -57,22 +60,24 @@ class Conditions:
         yield
         self.foreign_cpu_s += cores.cpu_seconds(cluster.foreign_pids) - used_s
         after = _read_remote(cluster)
-        uses = (self._use(host, began, after[host]) for host, began in before.items())
+        uses = (core_use(self.launch, host, began, after[host]) for host, began in before.items())
         self.remote_use += tuple(filter(None, uses))
 
-    def _use(self, host: str, began: _Reading, ended: _Reading) -> CoreUse | None:
-        if began.cores is None or ended.cores is None or ended.cores.busy_s == began.cores.busy_s:
-            # Some containers hide the counters, or don't update them.
-            return None
-        return CoreUse(
-            **records.keys(self.launch),
-            host=host,
-            n_cores=began.n_cores,
-            seconds=ended.at - began.at,
-            busy_cpu_seconds=ended.cores.busy_s - began.cores.busy_s,
-            own_cpu_seconds=ended.launch_cpu_s - began.launch_cpu_s,
-            stolen_cpu_seconds=ended.cores.stolen_s - began.cores.stolen_s,
-        )
+
+def core_use(launch: Launch, host: str, began: Reading, ended: Reading) -> CoreUse | None:
+    """Return the use of the cores between two readings, None if the kernel doesn't count it."""
+    if began.cores is None or ended.cores is None or ended.cores.busy_s == began.cores.busy_s:
+        # Some containers hide the counters, or don't update them.
+        return None
+    return CoreUse(
+        **records.keys(launch),
+        host=host,
+        n_cores=began.n_cores,
+        seconds=ended.at - began.at,
+        busy_cpu_seconds=ended.cores.busy_s - began.cores.busy_s,
+        own_cpu_seconds=ended.launch_cpu_s - began.launch_cpu_s,
+        stolen_cpu_seconds=ended.cores.stolen_s - began.cores.stolen_s,
+    )
 
 
 @contextmanager
@@ -83,12 +88,12 @@ def watched(launch: Launch, emit: Emit) -> Iterator[Conditions]:
     """
     numbers = tuple(os.sched_getaffinity(0))
     n_cores = len(numbers)
-    began = _Reading(time.perf_counter(), n_cores, cores.times(numbers), _family_seconds())
+    began = Reading(time.perf_counter(), n_cores, cores.times(numbers), _family_seconds())
     conditions = Conditions(launch)
     yield conditions
     cpu_s = _family_seconds() + conditions.foreign_cpu_s
-    ended = _Reading(time.perf_counter(), n_cores, cores.times(numbers), cpu_s)
-    if here := conditions._use(_LOCAL, began, ended):
+    ended = Reading(time.perf_counter(), n_cores, cores.times(numbers), cpu_s)
+    if here := core_use(launch, LOCAL, began, ended):
         emit(here)
     for use in conditions.remote_use:
         emit(use)
@@ -100,7 +105,7 @@ def _family_seconds() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
-def _read_remote(cluster: RunningCluster) -> dict[str, _Reading]:
+def _read_remote(cluster: RunningCluster) -> dict[str, Reading]:
     """Return a reading of the cores that the cluster may use, by remote host."""
     processes = defaultdict(list)
     described = ask(cluster.client, cluster.remote_members, _describe_process)
@@ -112,7 +117,7 @@ def _read_remote(cluster: RunningCluster) -> dict[str, _Reading]:
         numbers = sorted(set().union(*allowed))
         (times,) = ask(cluster.client, members[:1], cores.times, numbers).values()
         used = cores.Times(*times) if times is not None else None
-        readings[host] = _Reading(time.perf_counter(), len(numbers), used, sum(cpu_s))
+        readings[host] = Reading(time.perf_counter(), len(numbers), used, sum(cpu_s))
     return readings
 
 
