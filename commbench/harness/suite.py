@@ -177,15 +177,14 @@ def _cases(
     spec = {
         f.name: _first(*(getattr(level, f.name) for level in levels)) for f in fields(ClusterSpec)
     }
+    kind = workloads.load(entry.workload)
     # Placement files are relative to the suite file, or to the working directory.
     choice = _first(given.get("placement"), spec.pop("placement"), "none")
     if given.get("placement") is not None:
         folder = Path()
-        if issubclass(workloads.load(entry.workload), PairWorkload):
+        if issubclass(kind, PairWorkload):
             choice = "none"
-    spec["task_placement"] = _first(
-        spec["task_placement"], workloads.load(entry.workload).task_placement
-    )
+    spec["task_placement"] = _first(spec["task_placement"], kind.task_placement)
     cluster = ClusterSpec(**{name: value for name, value in spec.items() if value is not None})
     rules = dict(entry.scaling)
     if _THREADS in rules:
@@ -200,7 +199,6 @@ def _cases(
         for key in ("launches", "iterations", "warmups", "seed", "timeout_s")
         if (value := _first(given.get(key), getattr(entry, key), getattr(file, key))) is not None
     }
-    kind = workloads.load(entry.workload)
     filled = structure(entry.params, kind.Params, f"{entry.workload}: params")
     params = {name: getattr(filled, name) for name in entry.params}
     for n_workers in entry.workers or (cluster.n_workers,):
