@@ -270,6 +270,17 @@ def test_a_busy_scheduler_is_the_limit_of_idle_workers():
     assert "scheduler" not in found(CASE, [*iterations(CASE), *launches(*tiny)])
 
 
+def test_tiny_tasks_keep_the_event_loops_of_workers_busy_too():
+    half = iterations(CASE, loop={"cpu_seconds": 3.0})
+    tiny, longer = ([task(CASE, 0, seconds)] * 3000 for seconds in (0.001, 0.02))
+    by_rule = found(CASE, [*half, *launches(*tiny)])
+    # Scheduler and workers take 60 %.
+    assert by_rule["scheduler"].effect.high == pytest.approx(0.6, abs=0.01)
+    assert "busy 30% and each worker's 30% of the time" in by_rule["scheduler"].statement
+    half = iterations(CASE, loop={"cpu_seconds": 3.0})
+    assert "scheduler" not in found(CASE, [*half, *launches(*longer)])
+
+
 def test_a_worker_with_most_of_the_work_is_named():
     records = changed(iterations(CASE, tasks={"cpu_seconds": 1.0}), "tasks", cpu_seconds=9.0)
     records += launches(

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests" / folder) for folder in (".", "faults")]
 
 import outcomes  # noqa: E402
-from faults import SHARES, TRIALS, Outcome  # noqa: E402
+from faults import SHARES, TRIALS, Outcome, possible  # noqa: E402
 from outcomes import rate  # noqa: E402
 
 from commbench.model import registry  # noqa: E402
@@ -49,10 +49,11 @@ def tables(rows: list[dict[str, Any]]) -> str:
     is_proof = table["trial"].str.startswith("prove-", na=False)
     table, proofs = table[~is_proof], table[is_proof]
     healthy = table[table["rule"] == ""]
+    runs = table.drop_duplicates(["trial", "seed"])
     for name, rule in registry.loadable("rule").items():
         trials = table[table["rule"] == name]
-        others = table[table["rule"] != name]
-        false = [name in found for found in others["false"]]
+        without = (row.false for row in runs.itertuples() if name not in possible(row.trial))
+        false = [name in rules for rules in without]
         lines.append(
             f"| `{name}` | {rule.title}; from {rule.limit} | {_rate(trials['right'])} | "
             f"{_rate(trials['right'][trials['for_validation'].astype(bool)])} | {_rate(false)} |"

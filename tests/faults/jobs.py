@@ -2,8 +2,9 @@
 
 Each is a workload ``jobs:NAME``; ``fault`` names what is done to it, ``amount`` how much of it: of
 ``gathered`` megabytes, of ``scheduler`` thousands of tasks, of ``unbalanced-p2p`` the share of the
-rows with one key, of ``skew`` the time of one worker's tasks over that of others, of ``gil`` the
-time of tasks in 50 ms, of ``blocked-loop`` and ``memory-pauses`` the share of the time.
+data that go to one partition, of ``skew`` the time of one worker's tasks over that of others, or of
+one task in halves of a second, of ``gil`` the time of tasks in 50 ms, of ``blocked-loop`` and
+``memory-pauses`` the share of the time.
 """
 
 import asyncio
@@ -25,13 +26,29 @@ def use_core(seconds: float) -> None:
         pass
 
 
-def _task(value, fault, amount):
+def _task(value, fault, amount, is_first=False):
     """Do the work of a task: sleep as long as a program would that computes elsewhere."""
     if fault == "gil":
         use_core(0.05 * amount)
     else:
-        time.sleep(0.05)
+        time.sleep(0.5 * amount if fault == "skew" and is_first else 0.05)
     return value
+
+
+def _block_task(block, fault, amount, block_id=None):
+    return _task(block, fault, amount, is_first=not any(block_id))
+
+
+def _partition_task(part, fault, amount):
+    return _task(part, fault, amount, is_first=part.index[0] == 0)
+
+
+def _same(value):
+    return value
+
+
+def _few_rows(_number):
+    return pd.DataFrame({"key": [1]})
 
 
 async def _block_loop(amount, dask_worker):
@@ -83,51 +100,92 @@ def _with_fault(client, fault, amount, compute):
 
 
 def array(client, fault="none", amount=1.0, n=1200, chunk=300):
-    """Add an array to its transpose, block by block."""
+    """Add an array to its transpose, block by block; or pass its blocks on, or rechunk it."""
     if fault == "small-messages":
         chunk = 30
+    if fault == "connections":
+        n, chunk = 4, 2
     if fault == "gathered":
         n = int((amount * 125_000) ** 0.5)
         chunk = n // 4
+    if fault == "unbalanced-p2p":
+        n, chunk = 4000, (500, -1)
     x = da.random.default_rng(0).random((n, n), chunks=chunk)
-    y = x.map_blocks(_task, fault, amount, dtype=float) if fault != "small-messages" else x
-    total = (y + y.T).persist
+    if fault == "unbalanced-p2p":
+        large = int(n * amount)
+        x = x.persist()
+        wait(x)
+        result = x.rechunk((-1, (large, *[(n - large) // 8] * 8)), method="p2p")
+    elif fault == "scheduler":
+        result = da.zeros(int(1000 * amount), chunks=1).map_blocks(_same)
+    elif fault in ("small-messages", "connections"):
+        result = x + x.T
+    else:
+        y = x.map_blocks(_block_task, fault, amount, dtype=float)
+        result = y + y.T
 
     def compute():
-        result = total()
-        if fault == "gathered":
-            return [wait(result), result.compute(), None][-1]
-        wait(result)
-        return None
+        total = result.persist()
+        wait(total)
+        return total.compute() if fault == "gathered" else None
 
     return _with_fault(client, fault, amount, compute)
 
 
-def frame(client, fault="none", amount=1.0, rows=200_000, parts=8):
-    """Shuffle a frame by a key; unbalanced, most rows have the same one."""
+def frame(client, fault="none", amount=1.0, rows=200_000, parts=8, joined=False):
+    """Shuffle a frame by a key, or join it with another; unbalanced, most rows have one key."""
     if fault == "gathered":
         rows = int(amount * 1e6 / 24)
     if fault == "unbalanced-p2p":
         rows = 3_000_000
+    if fault == "connections":
+        rows, parts = 100, 2
     dice = np.random.default_rng(0)
     keys = dice.integers(0, 1000, rows)
     if fault == "unbalanced-p2p":
         keys[: int(rows * amount)] = 7
     table = pd.DataFrame({"key": keys, "value": dice.random(rows), "more": dice.random(rows)})
-    ddf = dd.from_pandas(table, npartitions=parts)
-    if fault == "unbalanced-p2p":
+    if fault == "scheduler":
+        ddf = dd.from_map(_few_rows, range(int(1000 * amount)))
+    else:
+        ddf = dd.from_pandas(table, npartitions=parts)
+    if fault in ("unbalanced-p2p", "connections"):
         ddf = ddf.persist()
         wait(ddf)
-    else:
-        ddf = ddf.map_partitions(_task, fault, amount, meta=table[:0])
+    elif fault != "scheduler":
+        ddf = ddf.map_partitions(_partition_task, fault, amount, meta=table[:0])
+    method = "tasks" if fault == "connections" else "p2p"
+    with dask.config.set({"dataframe.shuffle.method": method}):
+        if joined:
+            others = dd.from_pandas(pd.DataFrame({"key": range(1000)}), npartitions=2)
+            result = ddf.merge(others, on="key", broadcast=False)
+        else:
+            result = ddf if fault == "scheduler" else ddf.shuffle("key")
 
     def compute():
-        with dask.config.set({"dataframe.shuffle.method": "p2p"}):
-            result = ddf.shuffle("key").persist()
-        wait(result)
-        return result.compute().iloc[:0] if fault == "gathered" else None
+        with dask.config.set({"dataframe.shuffle.method": method}):
+            moved = result.persist()
+        wait(moved)
+        return moved.compute().iloc[:0] if fault == "gathered" else None
 
     return _with_fault(client, fault, amount, compute)
+
+
+def stencil(client, fault="none", amount=1.0, n=600, chunk=30):
+    """Add to each number of an array its neighbours, those of other blocks as well."""
+    x = da.random.default_rng(0).random((n, n), chunks=chunk).persist()
+    wait(x)
+    near = da.map_overlap(_plus_neighbours, x, depth=1, boundary=0.0, dtype=float)
+    return _with_fault(client, fault, amount, lambda: wait(near.persist()) and None)
+
+
+def _plus_neighbours(block):
+    return block + np.roll(block, 1, 0) + np.roll(block, 1, 1)
+
+
+def join(client, fault="none", amount=1.0):
+    """Join a frame with another by a key."""
+    return frame(client, fault, amount, joined=True)
 
 
 def graph(client, fault="none", amount=1.0, tasks=40, megabytes=1.0):

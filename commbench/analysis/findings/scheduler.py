@@ -1,4 +1,4 @@
-"""A scheduler that can't keep up with the tasks."""
+"""A scheduler that can't keep up with the tasks, or tasks smaller than Dask's own work."""
 
 from __future__ import annotations
 
@@ -11,29 +11,34 @@ from commbench.model import Finding
 from commbench.model.units import format_seconds
 
 _BUSY = 0.5
-"""The share of the time that a limiting scheduler's event loop works."""
-_TASK_SECONDS = 2e-3
-"""The time of a scheduler for a task, at most: several times Dask's documented 200 µs."""
+"""The share of the time that the event loops of a limiting cluster work."""
+_OVERHEAD_SECONDS = 2e-3
+"""The time of the event loops for a task, at most: several times Dask's documented 200 µs."""
+_TINY_SECONDS = 1e-2
+"""Tasks shorter than this wait for the workers' event loops, too, not for the scheduler only."""
 
 
 def find(case: CaseRecords) -> Iterator[Finding]:
-    """Yield a finding if workers have no task while the scheduler is busy.
+    """Yield a finding if workers have no task while event loops are busy with tasks.
 
     With few and longer tasks, the time in which both happen would be saved: at least what they
     take together beyond the wall time, at most the shorter one.
     """
-    busy = case.share("serialize_s", "deserialize_s", "messages_s", process="scheduler")
-    if not busy.median() >= _BUSY or case.tasks.empty:
-        return
-    idle = case.share("idle_s")
+    work = ("serialize_s", "deserialize_s", "messages_s")
+    scheduler, workers = case.share(*work, process="scheduler"), case.share(*work)
+    idle, seconds = case.share("idle_s"), case.tasks["seconds"].median()
+    is_tiny = seconds < _TINY_SECONDS
+    busy = scheduler + workers if is_tiny else scheduler
     n_tasks = len(case.tasks) / max(1, len(case.wall_s))
-    if n_tasks * _TASK_SECONDS < busy.median() * case.wall_s.median() / 2:
+    is_explained = n_tasks * _OVERHEAD_SECONDS >= busy.median() * case.wall_s.median() / 2
+    if not busy.median() >= _BUSY or not is_explained:
         return
+    loops = f" and each worker's {workers.median():.0%}" if is_tiny else ""
     yield Finding(
-        statement=f"the scheduler is busy {busy.median():.0%} of the time with {n_tasks:.0f} tasks "
-        f"per iteration of {format_seconds(case.tasks['seconds'].median())} each; task threads "
-        f"have none {idle.median():.0%} of the time",
-        evidence="profile: messages of the scheduler, idle of the workers; tasks",
+        statement=f"the scheduler is busy {scheduler.median():.0%}{loops} of the time with "
+        f"{n_tasks:.0f} tasks per iteration of {format_seconds(seconds)} each; task threads have "
+        f"none {idle.median():.0%} of the time",
+        evidence="profile: messages of the scheduler and the workers, idle of the workers; tasks",
         effect=case.effect(np.minimum(idle, busy), (idle + busy - 1).clip(lower=0.0)),
         remedy="make fewer and longer tasks: larger chunks, batches of calls",
         doubt="a client that submits tasks one by one keeps the scheduler busy, too",
@@ -41,7 +46,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
 
 
 RULE = Rule(
-    title="the scheduler is the limit",
-    limit="a scheduler that is busy for half of the time",
+    title="tasks are too small, or too many for the scheduler",
+    limit="a scheduler that is busy for half of the time; for tasks below 10 ms, with a worker's "
+    "loop",
     find=find,
 )
