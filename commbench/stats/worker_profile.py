@@ -30,6 +30,8 @@ _EXTRA = ("other_threads_s", "gil_s")
 NO_TASKS = ("scheduler", "client")
 """The processes that run no tasks."""
 _LOOP_CONTEXTS = ("gather-dep", "get-data")
+_P2P_WAIT = "p2p-comms-limiter"
+"""What Dask calls the wait of a P2P shuffle's task for earlier bytes to be sent."""
 _LABELS = {
     "serialize_s": ("serialize", "compress"),
     "deserialize_s": ("deserialize", "decompress"),
@@ -49,7 +51,8 @@ def worker_profiles(run: Run) -> pd.DataFrame:
         - of an average task thread (nan for scheduler and client): ``compute_s`` on a core in a
           task, ``other_cpu_s`` on a core outside of tasks, ``queue_s`` ready but without a core,
           ``blocked_s`` in a task but asleep (the GIL, locks, I/O), ``data_s`` without a task during
-          a fetch, ``idle_s`` the remainder;
+          a fetch, or in one that waits for P2P's bytes to be sent, ``idle_s`` the remainder. The
+          barrier of a P2P shuffle is no task;
         - of the event loop's thread: ``serialize_s`` and ``deserialize_s``; ``poll_s``, its turns
           at the cost of an idle turn (nan if turns can't be counted); ``messages_s``, the rest of
           its time on a core; ``loop_queue_s`` ready but without a core; ``asleep_s`` the remainder;
@@ -145,6 +148,7 @@ def _metrics(activities: pd.DataFrame) -> pd.DataFrame:
         # thread-cpu, and the metrics of the P2P shuffle, which Dask subtracts from it.
         "compute_s": (context == "execute") & label.str.endswith("-cpu"),
         "queue_s": (context == "execute") & (label == "run-queue"),
+        "p2p_s": (context == "execute") & (label == _P2P_WAIT),
         "gil_s": (context == "gil") & (label == "contention"),
         **{name: on_loop & label.isin(labels) for name, labels in _LABELS.items()},
     }
@@ -161,6 +165,7 @@ def _task_accounts(
     # Older runs don't tell waits within tasks from those between them.
     is_counted = metrics["queue_s"].notna().any()
     queue_in_tasks_s = metrics["queue_s"].fillna(0.0) if is_counted else queue_s
+    waits_s = metrics["p2p_s"].fillna(0.0)
     spans = _spans(processes[n.notna()], run).reindex(processes.index)
     parts = _allocate(
         n * processes["wall_s"],
@@ -168,11 +173,13 @@ def _task_accounts(
             "compute_s": compute_s,
             "other_cpu_s": cpu_s - compute_s,
             "queue_s": queue_s,
-            "blocked_s": spans["in_tasks_s"] - compute_s - queue_in_tasks_s,
+            "p2p_s": waits_s,
+            "blocked_s": spans["in_tasks_s"] - compute_s - queue_in_tasks_s - waits_s,
             "data_s": n * spans["fetching_s"] - spans["both_s"],
         },
         "idle_s",
     )
+    parts["data_s"] += parts.pop("p2p_s")
     return {name: part / n for name, part in parts.items()}
 
 
@@ -197,7 +204,12 @@ def _spans(processes: pd.DataFrame, run: Run) -> pd.DataFrame:
 
 def _fetches_and_tasks(run: Run) -> tuple[Spans, Spans]:
     tasks = run.tasks[run.tasks["action"] == "compute"]
-    return Spans(run.transfers, [*_KEY[:3], "dst"]), Spans(tasks, _KEY)
+    return Spans(run.transfers, [*_KEY[:3], "dst"]), Spans(tasks[~is_barrier(tasks)], _KEY)
+
+
+def is_barrier(tasks: pd.DataFrame) -> pd.Series[bool]:
+    """Return which tasks only wait until all bytes of a P2P shuffle have arrived."""
+    return tasks["name"].astype("str").str.startswith("shuffle-barrier")
 
 
 def _loop_accounts(

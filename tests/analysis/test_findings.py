@@ -250,15 +250,20 @@ def test_compression_costs_its_time_less_that_of_the_saved_bytes(compress):
 
 @pytest.mark.parametrize(("nbytes", "rule"), [(1000, "small-messages"), (10**7, "bandwidth")])
 def test_waits_for_data_are_of_small_or_of_large_messages(nbytes, rule):
-    both = [*fetches(CASE, 4.0, nbytes, 5), *fetches(CASE, 4.0, nbytes, 5, dst="1", src="0")]
+    both, few = (
+        [*fetches(CASE, 4.0, nbytes, n), *fetches(CASE, 4.0, nbytes, n, dst="1", src="0")]
+        for n in (200, 5)
+    )
     by_rule = found(CASE, [*iterations(CASE), *both])
     assert by_rule.keys() & {"small-messages", "bandwidth"} == {rule}
+    # A few messages wait for a busy peer.
+    assert ("small-messages" in found(CASE, [*iterations(CASE), *few])) is False
     assert by_rule[rule].effect.high == pytest.approx(0.4)
     assert "task threads await data 40% of the time" in by_rule[rule].statement
 
 
 def test_a_busy_scheduler_is_the_limit_of_idle_workers():
-    tiny = [task(CASE, 0, 0.001)] * 3000
+    tiny = [task(CASE, 0, 0.0006)] * 5000
     busy = {"cpu_seconds": 8.0}
     by_rule = found(CASE, [*iterations(CASE, scheduler=busy), *launches(*tiny)])
     effect = by_rule["scheduler"].effect
@@ -271,14 +276,15 @@ def test_a_busy_scheduler_is_the_limit_of_idle_workers():
 
 
 def test_tiny_tasks_keep_the_event_loops_of_workers_busy_too():
-    half = iterations(CASE, loop={"cpu_seconds": 3.0})
+    half = [*iterations(CASE, loop={"cpu_seconds": 3.0})]
     tiny, longer = ([task(CASE, 0, seconds)] * 3000 for seconds in (0.001, 0.02))
     by_rule = found(CASE, [*half, *launches(*tiny)])
     # Scheduler and workers take 60 %.
     assert by_rule["scheduler"].effect.high == pytest.approx(0.6, abs=0.01)
     assert "busy 30% and each worker's 30% of the time" in by_rule["scheduler"].statement
-    half = iterations(CASE, loop={"cpu_seconds": 3.0})
     assert "scheduler" not in found(CASE, [*half, *launches(*longer)])
+    # Loops that are busy for 10 ms per task move bytes.
+    assert "scheduler" not in found(CASE, [*half, *launches(*tiny[:600])])
 
 
 def test_a_worker_with_most_of_the_work_is_named():
@@ -290,6 +296,9 @@ def test_a_worker_with_most_of_the_work_is_named():
     finding = found(CASE, records)["skew"]
     assert finding.effect.share == pytest.approx(0.4)
     assert finding.statement.startswith("worker 1 is in tasks 90% of the time")
+    assert finding.remedy.startswith("divide the data evenly")
+    long = launches(task(CASE, 0, 8, name="fit", worker="1"))
+    assert found(CASE, [*records, *long])["skew"].remedy.startswith("divide the step fit")
 
 
 def test_shuffles_to_one_worker_are_unbalanced():
@@ -297,6 +306,65 @@ def test_shuffles_to_one_worker_are_unbalanced():
     finding = found(CASE, [*iterations(CASE), *batches])["unbalanced-p2p"]
     assert "2.0 times the average" in finding.statement
     assert finding.effect.share == pytest.approx(0.4)
+    # With a quarter of the input, a worker receives three times as much of the same output.
+    both = [*fetches(CASE, 6.0, 3 * 10**7, channel="p2p"),
+            *fetches(CASE, 2.0, 10**7, channel="p2p", dst="1", src="0")]  # fmt: skip
+    assert "unbalanced-p2p" in found(CASE, [*iterations(CASE), *both])
+    inputs = [
+        each
+        for launch in range(6)
+        for n, worker in enumerate("0111")
+        for each in [task(CASE, 100 * launch, 100 * launch + 0.1, name="shuffle-transfer",
+                          worker=worker, thread=n, launch=launch)]
+    ]  # fmt: skip
+    assert "unbalanced-p2p" not in found(CASE, [*iterations(CASE), *both, *inputs])
+
+
+def test_tasks_that_depend_on_each_other_leave_threads_without_a_task():
+    case = case_of(n_threads=2)
+    chain = [
+        task(case, 100 * launch + k, 100 * launch + k + 1, worker=str(k % 2), launch=launch)
+        for launch in range(6) for k in range(10)
+    ]  # fmt: skip
+    finding = found(case, [*iterations(case), *chain])["parallelism"]
+    assert "while any task runs, 1.0 run at once on 4 task threads" in finding.statement
+    assert finding.effect.share == pytest.approx(0.75)
+    # What one worker has more is skew.
+    skewed = [dataclasses.replace(each, case_id=CASE.id, worker="1") for each in chain]
+    by_rule = found(CASE, [*iterations(CASE), *skewed])
+    assert by_rule.keys() & {"skew", "parallelism"} == {"skew"}
+
+
+def test_workers_wait_while_client_and_scheduler_prepare_tasks():
+    other = [
+        thread_time(CASE, process, role, launch=launch, cpu_seconds=seconds)
+        for launch in range(6)
+        for process, role, seconds in (
+            ("client", "other", 3.0), ("scheduler", "offload", 1.0), ("scheduler", "native", 5.0),
+        )
+    ]  # fmt: skip
+    clients = [thread_time(CASE, "client", "loop", launch=launch) for launch in range(6)]
+    finding = found(CASE, [*iterations(CASE), *clients, *other])["preparation"]
+    assert "compute 30% of the time, and the scheduler's 10%" in finding.statement
+    assert (finding.effect.low, finding.effect.high) == pytest.approx((0.4, 0.4), abs=0.01)
+    # Threads with tasks don't wait.
+    busy = iterations(CASE, tasks={"cpu_seconds": 9.8})
+    assert "preparation" not in found(CASE, [*busy, *clients, *other])
+
+
+def test_the_cores_of_other_hosts_are_not_too_few_for_short_waits():
+    records = [
+        dataclasses.replace(each, host_id="b", host="b")
+        if isinstance(each, model.WorkerPlace) and each.worker == "1" else each
+        for each in iterations(CASE, tasks={"cpu_seconds": 3.0, "wait_seconds": 1.5})
+    ]  # fmt: skip
+    assert "few-cores" not in found(CASE, records)
+    longer = [
+        dataclasses.replace(each, wait_seconds=3.0)
+        if isinstance(each, model.ThreadTime) and each.role == "tasks" else each
+        for each in records
+    ]  # fmt: skip
+    assert "few-cores" in found(CASE, longer)
 
 
 def test_encryption_costs_at_most_what_messages_cost():

@@ -89,22 +89,30 @@ def _mesh(rate_Bps: float) -> namespaces.Layout:  # noqa: N803 - the spelling of
     return namespaces.mesh(4, {(a, b): rate_Bps for a in range(4) for b in range(a)})
 
 
-_WAITS = ("few-cores", "bandwidth", "small-messages", "skew")
+_WAITS = ("few-cores", "bandwidth", "small-messages")
 """What may be true of any computation here: there are more processes than cores."""
 FAULTS = {
     "gil": Fault(
         jobs=_JOBS, amounts=(1.0, 2.0, 1.5),
         options=lambda _: ("--workers", 1, "--threads", 2),
-        # It waits for the GIL, too.
-        also=("blocked-loop",), cure="workers",
+        cure="workers",
     ),
-    "blocked-loop": Fault(jobs=_JOBS, amounts=(0.3, 0.66, 0.5), also=("scheduler", "connections")),
-    "gathered": Fault(jobs=("graph", "array", "frame"), amounts=(100.0, 300.0, 200.0)),
+    "blocked-loop": Fault(jobs=_JOBS, amounts=(0.3, 0.66, 0.5),
+                          also=("scheduler", "connections", "skew", "parallelism")),
+    # The client makes the data of frames.
+    "gathered": Fault(jobs=("graph", "array", "frame"), amounts=(100.0, 300.0, 200.0),
+                      also=("preparation",)),
     "small-messages": Fault(jobs=("graph", "array", "stencil"), amounts=(1.0, 1.0, 1.0),
                             also=("scheduler",)),
     "scheduler": Fault(jobs=("graph", "array", "frame"), amounts=(2.0, 4.0, 3.0)),
     "skew": Fault(jobs=("graph", "array", "frame"), amounts=(3.0, 6.0, 4.0)),
-    "unbalanced-p2p": Fault(jobs=("frame", "array", "join"), amounts=(0.8, 0.95, 0.9)),
+    "parallelism": Fault(
+        jobs=("graph", "array", "frame"), amounts=(1.0, 2.0, 3.0), also=("skew",),
+        options=lambda _: ("--workers", 2, "--threads", 2),
+    ),
+    "preparation": Fault(jobs=("graph", "array", "frame"), amounts=(0.5, 2.0, 1.0)),
+    "unbalanced-p2p": Fault(jobs=("frame", "array", "join"), amounts=(0.8, 0.95, 0.9),
+                            also=("skew", "preparation")),
     "encryption": Fault(
         jobs=_MOVING, amounts=(2.0, 4.0, 3.0), in_job=False,
         options=lambda n: ("--workers", int(n), "--backends", "tls"), cure="backend",
@@ -132,7 +140,7 @@ FAULTS = {
         options=lambda _: ("--backends", "tls"),
     ),
     "memory-pauses": Fault(
-        jobs=_JOBS, amounts=(0.4, 0.8, 0.6), also=("scheduler",),
+        jobs=_JOBS, amounts=(0.4, 0.8, 0.6), also=("scheduler", "skew"),
         # The worker would resume at once.
         environ={"DASK_DISTRIBUTED__WORKER__MEMORY__PAUSE": "False"},
     ),
@@ -149,7 +157,7 @@ FAULTS = {
         hosts=lambda rate, _: _mesh(rate),
     ),
     "slow-links": Fault(
-        jobs=_MOVING, amounts=(4.0, 10.0, 6.0), in_job=False,
+        jobs=_MOVING, amounts=(4.0, 10.0, 6.0), in_job=False, also=("skew",),
         hosts=lambda times, dice: namespaces.mesh(
             4, {(a, b): 40e6 for a in range(4) for b in range(a)}
             | {tuple(sorted(dice.sample(range(4), 2), reverse=True)): 40e6 / times}
@@ -181,7 +189,7 @@ class Trial:
         """Return the trial of a seed; every third one is for validation."""
         fault, dice = FAULTS[name], random.Random(f"{name} {seed}")
         for_validation = is_validation(seed)
-        job = dice.choice(fault.jobs if for_validation else fault.jobs[:-1])
+        job = fault.jobs[-1] if for_validation else dice.choice(fault.jobs[:-1])
         amount = fault.amounts[-1] if for_validation else dice.choice(fault.amounts[:-1])
         return cls(name, fault, job, amount, seed, folder)
 

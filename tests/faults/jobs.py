@@ -1,7 +1,8 @@
 """Computations as users write them, with a fault of a known amount in some of them.
 
 Each is a workload ``jobs:NAME``; ``fault`` names what is done to it, ``amount`` how much of it: of
-``gathered`` megabytes, of ``scheduler`` thousands of tasks, of ``unbalanced-p2p`` the share of the
+``gathered`` megabytes, of ``scheduler`` thousands of tasks, of ``parallelism`` tasks at once, of
+``preparation`` seconds in which the client computes, of ``unbalanced-p2p`` the share of the
 data that go to one partition, of ``skew`` the time of one worker's tasks over that of others, or of
 one task in halves of a second, of ``gil`` the time of tasks in 50 ms, of ``blocked-loop`` and
 ``memory-pauses`` the share of the time.
@@ -18,6 +19,9 @@ import numpy as np
 import pandas as pd
 from distributed import Status, wait
 
+_SECONDS = {"parallelism": 0.5}
+"""The time of a task."""
+
 
 def use_core(seconds: float) -> None:
     """Keep the GIL and a core."""
@@ -31,7 +35,7 @@ def _task(value, fault, amount, is_first=False):
     if fault == "gil":
         use_core(0.05 * amount)
     else:
-        time.sleep(0.5 * amount if fault == "skew" and is_first else 0.05)
+        time.sleep(0.5 * amount if fault == "skew" and is_first else _SECONDS.get(fault, 0.05))
     return value
 
 
@@ -93,6 +97,8 @@ def _with_fault(client, fault, amount, compute):
     if fault == "connections":
         client.run(_disconnect)
     try:
+        if fault == "preparation":
+            use_core(amount)
         return compute()
     finally:
         if fault in ("blocked-loop", "memory-pauses"):
@@ -105,6 +111,8 @@ def array(client, fault="none", amount=1.0, n=1200, chunk=300):
         chunk = 30
     if fault == "connections":
         n, chunk = 4, 2
+    if fault == "parallelism":
+        chunk = (-1, int(n / amount))
     if fault == "gathered":
         n = int((amount * 125_000) ** 0.5)
         chunk = n // 4
@@ -120,6 +128,8 @@ def array(client, fault="none", amount=1.0, n=1200, chunk=300):
         result = da.zeros(int(1000 * amount), chunks=1).map_blocks(_same)
     elif fault in ("small-messages", "connections"):
         result = x + x.T
+    elif fault == "parallelism":
+        result = x.map_blocks(_block_task, fault, amount, dtype=float)
     else:
         y = x.map_blocks(_block_task, fault, amount, dtype=float)
         result = y + y.T
@@ -140,6 +150,8 @@ def frame(client, fault="none", amount=1.0, rows=200_000, parts=8, joined=False)
         rows = 3_000_000
     if fault == "connections":
         rows, parts = 100, 2
+    if fault == "parallelism":
+        parts = int(amount)
     dice = np.random.default_rng(0)
     keys = dice.integers(0, 1000, rows)
     if fault == "unbalanced-p2p":
@@ -160,7 +172,7 @@ def frame(client, fault="none", amount=1.0, rows=200_000, parts=8, joined=False)
             others = dd.from_pandas(pd.DataFrame({"key": range(1000)}), npartitions=2)
             result = ddf.merge(others, on="key", broadcast=False)
         else:
-            result = ddf if fault == "scheduler" else ddf.shuffle("key")
+            result = ddf if fault in ("scheduler", "parallelism") else ddf.shuffle("key")
 
     def compute():
         with dask.config.set({"dataframe.shuffle.method": method}):
@@ -199,6 +211,8 @@ def graph(client, fault="none", amount=1.0, tasks=40, megabytes=1.0):
         megabytes = amount / tasks
     if fault == "connections":
         tasks = 2
+    if fault == "parallelism":
+        tasks = int(amount)
 
     def make(k):
         if fault == "scheduler":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import pandas as pd
 
 from commbench.analysis.findings import CaseRecords, Rule
@@ -28,11 +29,14 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         return
     who = shares.groupby(loops["worker"]).mean().idxmax()
     whose = "the scheduler" if who == "scheduler" else f"worker {who}"
+    mean = shares.groupby(keys).mean()
+    # Tasks that run go on.
+    unused = [case.share("data_s", "idle_s", how=how) for how in ("max", "mean")]
     yield Finding(
         statement=f"the event loop of {whose} is blocked {worst.median():.0%} of the time by calls "
         "of 0.1 s and more: it neither sends nor receives meanwhile",
         evidence="threads: long_turn_seconds of the loops",
-        effect=case.effect(worst, shares.groupby(keys).mean()),
+        effect=case.effect(np.minimum(worst, unused[0]), np.minimum(mean, unused[1])),
         remedy="find the call: plugins, async tasks, large objects that are pickled; run it in a "
         "thread",
         doubt="a thread that keeps the GIL blocks the loop as well",

@@ -18,6 +18,7 @@ from commbench.machine import cores
 from commbench.model import Case, Effect
 from commbench.stats import grouping
 from commbench.stats.summary import launches_interval
+from commbench.stats.worker_profile import is_barrier
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 _WINDOW = ["launch", "iteration"]
 _POLLS = 0.5
 """The share of an idle period in which a polling event loop wants a core."""
+_GIL_WAITS = 0.2
+"""More than the share of the time for which waits for the GIL look like those for a core."""
 _WORKS = 0.05
 """The share of an idle period in which task threads that work want a core."""
 
@@ -143,9 +146,9 @@ class CaseRecords:
 
     @cached_property
     def tasks(self) -> pd.DataFrame:
-        """The computations of measured iterations, with their ``seconds``."""
+        """The tasks that compute in measured iterations, with their ``seconds``."""
         rows = self.measured_rows(self.run.tasks)
-        rows = rows[rows["action"] == "compute"]
+        rows = rows[(rows["action"] == "compute") & ~is_barrier(rows)]
         return rows.assign(seconds=rows["stop_s"] - rows["start_s"])
 
     @cached_property
@@ -189,6 +192,8 @@ class CaseRecords:
         """Whether event loops poll, and there may be no core for each of them and each thread."""
         n_threads = self.n_workers * self.case.cluster.threads_per_worker
         enough = self.n_cores >= len(self.polling) + n_threads
+        if math.isnan(self.n_cores):
+            enough = self.may_wait_for_the_gil
         return bool(self.polling) and (not enough or bool(self.case.cluster.placement))
 
     @cached_property
@@ -212,6 +217,11 @@ class CaseRecords:
         waits = loops["loop_queue_s"] / loops["wall_s"]
         waits = waits.groupby([loops[name] for name in _WINDOW]).mean()
         return self.share("queue_s") + self.share("data_s", "idle_s") * waits
+
+    @property
+    def may_wait_for_the_gil(self) -> bool:
+        """Whether waits for a core are so short that they may be waits for the GIL."""
+        return not self.without_waits.median() >= _GIL_WAITS
 
     @staticmethod
     def effect(*shares: pd.Series[float]) -> Effect:

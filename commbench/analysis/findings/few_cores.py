@@ -12,26 +12,30 @@ from commbench.model import Finding
 _SPARE = 0.5
 """The share of the cores in use below which threads that are ready wait for the GIL."""
 
-_GIL_WAITS = 0.2
-"""More than the share of the time for which waits for the GIL look like those for a core."""
-
 
 def find(case: CaseRecords) -> Iterator[Finding]:
     """Yield a finding if threads wait for a core, and ``polling`` is not the reason."""
     waits, used = case.without_waits, case.cores_used
     has_spare = used < _SPARE and not case.case.cluster.placement
     is_known = not math.isnan(case.others)
-    if case.polling_takes_cores or (has_spare and (is_known or waits.median() < _GIL_WAITS)):
+    is_doubtful = has_spare or math.isnan(used)
+    if case.polling_takes_cores or (has_spare and is_known):
+        return
+    if is_doubtful and case.may_wait_for_the_gil:
         return
     n_threads = case.n_workers * case.case.cluster.threads_per_worker
     where = f"{case.n_cores:g} cores" if case.n_cores == case.n_cores else "the cores"
     remedy = "use more cores"
+    libraries = case.share("other_threads_s").median() * case.n_workers
     if has_spare:
         where += f" and use {used:.0%} of them: other programs may use the rest"
         remedy = "end other programs and measure again, or use more cores"
     elif case.others > cores.MAX_OTHERS:
         where += f" with other programs, which use {case.others:.0%} of them"
         remedy = "end the other programs and measure again"
+    if libraries > n_threads:
+        where += f" with threads of libraries, which use {libraries:.1f} of them"
+        remedy = "limit the threads of libraries: OMP_NUM_THREADS=1, NUMBA_NUM_THREADS=1"
     yield Finding(
         statement=f"{n_threads} task threads and the event loops share {where}",
         evidence=f"profile: no core, {case.share('queue_s').median():.0%} of a task thread's time",

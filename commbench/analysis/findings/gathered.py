@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -15,6 +14,8 @@ from commbench.model.units import format_bytes
 _LEAST = 10_000_000
 """The smallest number of bytes that is worth a finding."""
 _LARGE = 1_000_000
+_USUAL_BPS = 100e6
+"""A low bandwidth, where there is no large fetch between workers to compare with."""
 
 
 def find(case: CaseRecords) -> Iterator[Finding]:
@@ -32,11 +33,9 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     if not sent.median() >= _LEAST:
         return
     log = case.transfers[case.transfers["nbytes"] >= _LARGE]
-    rate_Bps = (log["nbytes"] / log["seconds"]).median() if len(log) else math.nan  # noqa: N806
+    rate_Bps = (log["nbytes"] / log["seconds"]).median() if len(log) else _USUAL_BPS  # noqa: N806
     idle = case.share("idle_s")
     estimates = [np.minimum(idle, n * sent / rate_Bps / case.wall_s) for n in (1, 2)]
-    if math.isnan(rate_Bps):
-        estimates = [idle, 0 * idle]
     yield Finding(
         statement=f"{format_bytes(int(sent.median()))} go from workers to the client, all through "
         "its one process",

@@ -45,7 +45,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         effect=case.effect(saved),
         remedy="use processes instead of threads: "
         f"LocalCluster(n_workers={n_workers * n_threads}, threads_per_worker=1)",
-        doubt="a lock in the tasks or a blocking read looks the same",
+        doubt="a lock in the tasks or a blocking read looks the same; with gilknocker on the "
+        "workers, it doesn't",
         trials=({"workers": str(n_workers * n_threads), "threads": "1"},),
     )
 

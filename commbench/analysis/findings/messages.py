@@ -12,6 +12,8 @@ from commbench.stats import MIN_LAUNCHES
 _SMALL = 64 * 1024
 """Below this size, the duration of a fetch is mostly latency (docs/measurements.md)."""
 _MOSTLY = 0.5
+_LATENCY_SECONDS = 0.05
+"""The time of a small message, at most: that between continents."""
 
 
 def find_latency(case: CaseRecords) -> Iterator[Finding]:
@@ -20,6 +22,9 @@ def find_latency(case: CaseRecords) -> Iterator[Finding]:
     if not small >= _MOSTLY:
         return
     log = case.transfers
+    n_small = (log["nbytes"] < _SMALL).sum() / max(1, len(case.wall_s)) / case.n_workers
+    if n_small * _LATENCY_SECONDS < small * awaited.median() * case.wall_s.median():
+        return
     yield Finding(
         statement=f"task threads await data {awaited.median():.0%} of the time, {small:.0%} of "
         f"which are messages below 64 KiB: {len(log) / max(1, len(case.wall_s)):.0f} transfers per "
@@ -46,14 +51,20 @@ def find_bandwidth(case: CaseRecords) -> Iterator[Finding]:
     moved = log["nbytes"].sum() / max(1, len(case.wall_s))
     large = log[log["nbytes"] >= _SMALL]
     rate = large["nbytes"].sum() / large["seconds"].sum()
+    coding = case.share("serialize_s", "deserialize_s").median()
+    remedy = "move less: fewer columns, smaller types, an early filter"
+    if coding > awaited.median() / 2:
+        faster = []
+        remedy = "move Arrow strings or numbers, not Python objects, which are slow to serialize"
+    elif faster:
+        remedy = f"try a faster backend, or {remedy}"
     yield Finding(
         statement=f"task threads await data {awaited.median():.0%} of the time: "
         f"{format_bytes(int(moved))} per iteration between workers, {format_bandwidth(rate)} in a "
         "large transfer",
         evidence="transfers: nbytes, start_s, stop_s; profile: await data",
         effect=case.effect(awaited, 0 * awaited),
-        remedy=("try a faster backend, or " if faster else "")
-        + "move less: fewer columns, smaller types, an early filter",
+        remedy=remedy,
         doubt="a fetch also lasts while sender and receiver are busy with other messages",
         trials=tuple({"backend": name} for name in faster),
     )

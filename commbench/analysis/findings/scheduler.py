@@ -13,7 +13,7 @@ from commbench.model.units import format_seconds
 _BUSY = 0.5
 """The share of the time that the event loops of a limiting cluster work."""
 _OVERHEAD_SECONDS = 2e-3
-"""The time of the event loops for a task, at most: several times Dask's documented 200 µs."""
+"""The time of an event loop for a task, at most: ten times the 200 µs that Dask documents."""
 _TINY_SECONDS = 1e-2
 """Tasks shorter than this wait for the workers' event loops, too, not for the scheduler only."""
 
@@ -27,11 +27,12 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     work = ("serialize_s", "deserialize_s", "messages_s")
     scheduler, workers = case.share(*work, process="scheduler"), case.share(*work)
     idle, seconds = case.share("idle_s"), case.tasks["seconds"].median()
-    is_tiny = seconds < _TINY_SECONDS
-    busy = scheduler + workers if is_tiny else scheduler
     n_tasks = len(case.tasks) / max(1, len(case.wall_s))
-    is_explained = n_tasks * _OVERHEAD_SECONDS >= busy.median() * case.wall_s.median() / 2
-    if not busy.median() >= _BUSY or not is_explained:
+    # Above this, loops are busy with bytes.
+    most = n_tasks * _OVERHEAD_SECONDS / case.wall_s.median()
+    is_tiny = seconds < _TINY_SECONDS and workers.median() <= most / case.n_workers
+    busy = scheduler + workers if is_tiny else scheduler
+    if not busy.median() >= _BUSY or scheduler.median() > most:
         return
     loops = f" and each worker's {workers.median():.0%}" if is_tiny else ""
     yield Finding(

@@ -30,6 +30,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         most, mean = case.share(*parts, how="max"), case.share(*parts)
         saved = case.effect(most - mean)
         if saved.share >= _LEAST:
+            if "compute_s" in parts and (name := _long_task(case, saved.share)):
+                remedy = f"divide the step {name}: one task of it takes most of that time"
             yield Finding(
                 statement=f"{_busiest(case, parts)} is {what} {most.median():.0%} of the time, and "
                 f"the average of the workers {mean.median():.0%}",
@@ -38,6 +40,15 @@ def find(case: CaseRecords) -> Iterator[Finding]:
                 remedy=remedy,
                 doubt="Dask may have placed tasks unevenly by chance",
             )
+
+
+def _long_task(case: CaseRecords, share: float) -> str:
+    """Return the name of the tasks of which one alone makes most of the difference, or ""."""
+    tasks = case.tasks.sort_values("seconds")
+    longest = tasks.drop_duplicates(["launch", "iteration"], keep="last")
+    if len(longest) and longest["seconds"].median() >= share * case.wall_s.median():
+        return str(longest["name"].mode().iloc[0])
+    return ""
 
 
 def _busiest(case: CaseRecords, parts: tuple[str, ...]) -> str:

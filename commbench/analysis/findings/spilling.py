@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from commbench.analysis.findings import CaseRecords, Rule
 from commbench.model import Finding
 from commbench.model.units import format_bytes, parse_bytes
@@ -16,6 +18,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     if spills.empty:
         return
     on_disk = case.activity("disk-write", "disk-read")
+    unused = case.share("blocked_s", "data_s", "idle_s")
     limit = case.case.cluster.memory_limit
     trials: tuple[dict[str, str], ...] = ()
     if limit.endswith("B"):
@@ -25,7 +28,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         f"per iteration to disk, as their memory is full; the disk takes "
         f"{on_disk.median():.0%} of the time",
         evidence="spills: nbytes; activities: disk-write, disk-read",
-        effect=case.effect(on_disk),
+        effect=case.effect(np.minimum(on_disk, unused)),
         remedy="give workers more memory (LocalCluster(memory_limit=…)), or persist less at a time",
         doubt="data that are no longer needed, but referred to, fill memory, too",
         trials=trials,

@@ -13,7 +13,7 @@ _MORE = 1.5
 
 
 def find(case: CaseRecords) -> Iterator[Finding]:
-    """Yield a finding if one worker receives much more of P2P shuffles than the average.
+    """Yield a finding if one worker gets much more of P2P shuffles than the average.
 
     While batches are under way, the time is that of the worker that receives the most.
     """
@@ -22,17 +22,24 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     workers = case.profiles[case.profiles["process"] == "workers"].groupby(window).size()
     if log.empty or workers.empty or workers.max() < 2:
         return
-    received = log.groupby([*window, log["dst"].astype("str")], observed=True)["nbytes"].sum()
+    names = [*window, "worker"]
+    log = log.assign(worker=log["dst"].astype("str"))
+    received = log.groupby(names)["nbytes"].sum()
+    # A worker with less of the input receives more of the same output.
+    tasks = case.tasks[case.tasks["name"].astype("str").str.endswith("-transfer")]
+    inputs = tasks.assign(worker=tasks["worker"].astype("str")).groupby(names).size()
+    share = (inputs / inputs.groupby(level=window).transform("sum")).reindex(received.index)
+    output = received / (1 - share.fillna(0.0)).clip(lower=1e-3)
     # In another iteration it may be another worker.
     most = received.groupby(level=window).max()
-    more = most / (received.groupby(level=window).sum() / workers)
+    more = output.groupby(level=window).max() / (output.groupby(level=window).sum() / workers)
     if more.median() < _MORE:
         return
     busy = case.busy_s(log, *window) / case.wall_s
     yield Finding(
-        statement=f"one worker receives {format_bytes(int(most.median()))} by P2P, "
-        f"{more.median():.1f} times the average of the workers",
-        evidence="transfers of the channel p2p: nbytes by iteration and dst",
+        statement=f"one worker has {more.median():.1f} times the average output of P2P shuffles, "
+        f"and receives {format_bytes(int(most.median()))} of it",
+        evidence="transfers of the channel p2p: nbytes by iteration and dst; tasks that send them",
         effect=case.effect((busy * (1 - 1 / more)).reindex(case.wall_s.index, fill_value=0.0)),
         remedy="divide the data evenly: more partitions, or another key",
         doubt="few partitions can't be divided evenly",

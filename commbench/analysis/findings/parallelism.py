@@ -1,0 +1,49 @@
+"""Fewer tasks at once than task threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from commbench.analysis.findings import CaseRecords, Rule
+from commbench.model import Finding
+
+_LEAST = 0.15
+"""The smallest effect: at its ends, any computation has fewer tasks."""
+
+
+def find(case: CaseRecords) -> Iterator[Finding]:
+    """Yield a finding if threads have neither a task nor a fetch while others run tasks.
+
+    With enough tasks, all threads would share the work. What a worker with more work than others
+    costs is left to ``skew``.
+    """
+    in_tasks = case.share("compute_s", "queue_s", "blocked_s")
+    busiest = case.share("compute_s", "queue_s", "blocked_s", how="max")
+    n_threads = case.n_workers * case.case.cluster.threads_per_worker
+    if n_threads < 2 or case.tasks.empty:
+        return
+    running = case.busy_s(case.tasks, "launch", "iteration") / case.wall_s
+    unused = (running - in_tasks - case.share("data_s")).clip(lower=0.0)
+    effect = case.effect(np.minimum(unused, case.share("idle_s")))
+    if effect.share < _LEAST or (busiest - in_tasks).median() >= effect.share / 2:
+        return
+    at_once = (in_tasks * n_threads / running).median()
+    yield Finding(
+        statement=f"while any task runs, {at_once:.1f} run at once on {n_threads} task threads: "
+        f"{len(case.tasks) / len(case.wall_s):.0f} tasks per iteration, and not enough that are "
+        "independent",
+        evidence="tasks: start_s, stop_s; profile: idle",
+        effect=effect,
+        remedy="make more partitions or chunks, or call compute once for several results",
+        doubt="tasks that use several cores each need the others; steps that depend on each other "
+        "can't run at once",
+    )
+
+
+RULE = Rule(
+    title="too few tasks at once",
+    limit="15 % of the time in which threads have no task while others run",
+    find=find,
+)
