@@ -274,8 +274,15 @@ def healthy(seed: int, folder: Path) -> Iterator[Outcome]:
 
 def _healthy(seed: int, folder: Path) -> Trial:
     dice = random.Random(f"healthy {seed}")
-    options = ("--workers", dice.choice((1, 2)), "--backends", dice.choice(("tcp", "mpi")))
-    nothing = Fault(jobs=_JOBS, amounts=(0.0,) * 3, options=lambda _: options, in_job=False)
+    options = (
+        "--workers", dice.choice((1, 2)), "--threads", dice.choice((1, 2, 4)),
+        "--backends", dice.choice(("tcp", "tls", "mpi")),
+    )  # fmt: skip
+    # So that the rules about them could be wrong.
+    environ = {"DASK_DISTRIBUTED__COMM__COMPRESSION": dice.choice(("auto", "zlib"))}
+    nothing = Fault(
+        jobs=_JOBS, amounts=(0.0,) * 3, options=lambda _: options, in_job=False, environ=environ
+    )
     return Trial("", nothing, dice.choice(_JOBS), 0.0, seed, folder)
 
 
