@@ -123,6 +123,14 @@ def details(run: Run) -> Iterator[str]:
             lines += [f"  evidence: {each.evidence}"] * bool(each.evidence)
             lines += [f"  it could also be: {each.doubt}"] * bool(each.doubt)
             yield "\n".join(lines)
+    shares = run.profile_shares[run.profile_shares["process"] == "workers"]
+    for row in shares[~shares["case_id"].isin(each.case_id for each in run.findings)].itertuples():
+        yield (
+            f"{run.case_names[row.case_id]}: no rule has a finding. Task threads compute "
+            f"{row.compute + row.other_cpu:.0%} of the time, wait {row.queue:.0%} for a core, "
+            f"sleep in tasks {row.blocked:.0%}, await data {row.data:.0%} and have no task "
+            f"{row.idle:.0%}."
+        )
 
 
 def tables(run: Run) -> Iterator[Table]:

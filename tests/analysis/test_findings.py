@@ -14,6 +14,7 @@ from commbench.analysis import findings
 from commbench.analysis.findings import CaseRecords, Rule
 from commbench.errors import ResultsError
 from commbench.model import ClusterSpec, Effect, Finding, registry
+from commbench.reports import findings as sentences
 
 CASE = builders.case()
 CORES = {"cpu": {"usable_cores": 2}}
@@ -85,6 +86,13 @@ def test_nothing_is_said_about_communication_where_tasks_do_not_take_the_time():
         if getattr(each, "worker", "") not in ("0", "1")
     ]  # fmt: skip
     assert found(CASE, without_workers) == {}
+
+
+def test_where_no_rule_has_a_finding_the_parts_of_the_time_are_said():
+    run = builders.in_memory([CASE], iterations(CASE, tasks={"cpu_seconds": 2.0}))
+    (text,) = sentences.details(run)
+    assert text.startswith("merge over tcp: no rule has a finding. Task threads compute 20% of the")
+    assert text.endswith("await data 0% and have no task 80%.")
 
 
 def test_nothing_is_fine_about_a_backend_that_is_slower_than_another():

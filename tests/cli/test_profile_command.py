@@ -72,8 +72,7 @@ def run_script(tmp_path):
     [
         ("client.close()", 0),
         ("", 0),
-        ("import os; os.chdir('/')", 0),
-        ("sys.exit(7)", 7),
+        ("import os; os.chdir('/'); sys.exit(7)", 7),
         ("sys.exit('ValueError: mine')", 1),
         ("raise ValueError('mine')", 1),
     ],

@@ -198,14 +198,6 @@ def test_run_without_a_good_launch_fails_and_gives_no_references(records, tmp_pa
     assert not (tmp_path / "new.toml").exists()
 
 
-def test_junit_file_that_cannot_be_written_is_status_1(path, tmp_path):
-    file = tmp_path / "no" / "junit.xml"
-    arguments = ("--reference", references(tmp_path, {}), "--junit", file)
-    result = check(path, *arguments)
-    assert result.exit_code == 1
-    assert str(file) in result.stderr
-
-
 def test_launches_whose_median_is_0_are_no_part_of_the_spread(tmp_path):
     case = builders.case()
     records = [builders.sample(case, s, launch=n) for n, s in enumerate((0.0, 1.0))]

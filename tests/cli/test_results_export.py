@@ -172,10 +172,3 @@ def test_junit_has_the_size_of_one_pair_of_those_that_fetch_at_once(tmp_path):
 )
 def test_bad_options_are_refused(path, arguments, message):
     assert message in usage_error(invoke("export", path, *arguments.split()))
-
-
-def test_file_that_cannot_be_written_is_status_1(path, tmp_path):
-    file = tmp_path / "no" / "such" / "out.csv"
-    result = invoke("export", path, "--format", "csv", "--file", file)
-    assert result.exit_code == 1
-    assert f"can't write {file}" in result.stderr

@@ -28,7 +28,9 @@ def layout(number, host=None, cable=None, direction=None):
 
 
 CASES = {
-    "4 hosts, a slow one": (layout(4, host=2), {"from and to worker 2"}),
+    "4 hosts, a slow one": pytest.param(
+        (layout(4, host=2), {"from and to worker 2"}), marks=pytest.mark.slow
+    ),
     "12 hosts, slow: one, a cable, and a direction": pytest.param((
         layout(12, host=7, cable=(1, 5), direction=(3, 9)),
         {"from and to worker 7", "between workers 1 and 5", "from worker 3 to 9"},

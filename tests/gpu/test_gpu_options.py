@@ -8,9 +8,7 @@ import builders
 import fake_machine
 import pytest
 
-from commbench.analysis.comparability import match
 from commbench.errors import UsageError
-from commbench.harness import suite
 from commbench.harness.cases import cases_for, unmet
 from commbench.machine import environment, gpu
 from commbench.machine.installed import install_command
@@ -72,19 +70,6 @@ def test_options_that_contradict_each_other_are_refused(spec, backend, says):
 )
 def test_a_pool_goes_with_other_options(given):
     gpu.validate(replace(SPEC, **given), "ucx")
-
-
-def test_rmm_is_part_of_a_case():
-    others = [
-        {}, {"rmm_pool": "1GB"}, {"rmm_pool": "2GB"}, {"rmm_async": True}, {"rmm_managed": True},
-        {"workers_per_gpu": 2},
-    ]  # fmt: skip
-    ids = {Case(workload="merge", backend="tcp", cluster=replace(SPEC, **o)).id for o in others}
-    assert len(ids) == len(others)
-    # What it was before these fields were known.
-    assert Case(workload="merge", backend="tcp").cluster.identity().keys() == {
-        "n_workers", "threads_per_worker", "device", "launcher", "hosts", "env",
-    }  # fmt: skip
 
 
 @pytest.mark.usefixtures("two_gpus")
@@ -167,29 +152,6 @@ def test_rmm_cant_be_set_up_on_a_running_cluster():
     spec = replace(SPEC, launcher="external", scheduler="tcp://10.0.0.1:8786", rmm_pool="1GB")
     with pytest.raises(UsageError, match=r"RMM \(pool 1GB\) can't be set up on a cluster that is"):
         cases_for("merge", ["tcp"], {}, spec)
-
-
-def test_runs_that_differ_in_rmm_are_not_compared():
-    plain = builders.run([Case(workload="merge", backend="tcp", cluster=SPEC)])
-    pooled = replace(SPEC, rmm_pool="1GB", workers_per_gpu=2)
-    other = builders.run([Case(workload="merge", backend="tcp", cluster=pooled)])
-    differences = list(map(str, match(plain, other).differences))
-    assert differences == [
-        "merge over tcp: cluster.rmm_pool: none against 1GB",
-        "merge over tcp: cluster.workers_per_gpu: 1 against 2",
-    ]
-    assert not match(plain, plain).differences
-
-
-def test_a_suite_has_the_options_of_rmm(tmp_path):
-    path = tmp_path / "suite.toml"
-    path.write_text(
-        'cluster = { device = "gpu", rmm_pool = "0.5", rmm_async = true, workers_per_gpu = 2 }\n'
-        '[[case]]\nworkload = "merge"\n'
-    )
-    (case,) = suite.read_suite(path).cases
-    assert case.cluster.rmm == "pool 0.5 async"
-    assert case.cluster.workers_per_gpu == 2
 
 
 def test_workers_that_share_a_gpu_are_placed_on_it():

@@ -172,12 +172,6 @@ def test_docstring_has_every_key():
     assert {*content["case"][0]} == in_case - in_suite
 
 
-def test_case_id_survives_json(read):
-    (case,) = read('[[case]]\nworkload = "pingpong"\nparams = {sizes = [1, 2]}').cases
-    content = json.loads(json.dumps(dataclasses.asdict(case)))
-    assert dataclasses.replace(case, params=content["params"]).id == case.id
-
-
 def suite_with(launches):
     """Return a suite with a case for each number of launches."""
     return make_suite(

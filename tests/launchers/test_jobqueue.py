@@ -97,11 +97,6 @@ def test_options_and_configuration_become_directives(queue):
     assert "--no-nanny" in command
 
 
-def test_a_dry_run_has_a_script_for_each_case():
-    scripts = dry_run("slurm", "--launches", 3, "--backends", "tcp,ucx:shm")
-    assert sorted("UCX_TLS" in script for script in scripts) == [False, True]
-
-
 @EACH_QUEUE
 def test_a_script_exports_the_variables_of_backend_and_user(queue, tmp_path, monkeypatch):
     monkeypatch.setenv("UCX_NET_DEVICES", "mlx5_0:1 and 'more' $HOME")

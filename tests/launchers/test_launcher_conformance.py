@@ -41,6 +41,7 @@ def test_mpirun_on_hosts(tmp_path, tag, monkeypatch):
         assert "Accepted publickey" in server.log.read_text()
 
 
+@pytest.mark.slow
 @needs("asyncssh")
 def test_ssh(tmp_path, tag):
     with sshd.server(tmp_path / "sshd") as server:

@@ -123,15 +123,6 @@ def test_only_a_launch_forks(monkeypatch, tmp_path):
     assert started == [False, True]
 
 
-def test_a_launch_measures_with_processes_that_start_anew(tmp_path, tag):
-    run = processes.measured(
-        "merge", "--rows", 2000, "--launches", 1, "--iterations", 1, "--warmups", 0,
-        "--launcher-option", "start=spawn", "--output", tmp_path,
-    )  # fmt: skip
-    assert len(run.samples) == 1
-    assert tag.processes() == []
-
-
 def test_workers_that_share_processes_are_measured_without_their_threads(tmp_path, tag):
     run = processes.measured(
         "transpose-sum", "--size", 400, "--chunk", 100, "--workers", 5, "--launches", 1,

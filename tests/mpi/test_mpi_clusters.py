@@ -157,7 +157,10 @@ def test_processes_from_the_shell_end_when_the_scheduler_is_killed(tmp_path: str
 
     def dask_command(*arguments: str) -> subprocess.Popen[bytes]:
         command = [sys.executable, "-m", "dask", *arguments]
-        started.append(subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd=tmp_path))
+        # They look for the dead scheduler for as long as a connection may take.
+        environ = {**os.environ, "DASK_DISTRIBUTED__COMM__TIMEOUTS__CONNECT": "5s"}
+        popen = functools.partial(subprocess.Popen, stderr=subprocess.DEVNULL, cwd=tmp_path)
+        started.append(popen(command, env=environ))
         return started[-1]
 
     try:

@@ -17,7 +17,7 @@ import pytest
 from commbench import Run, load, model
 from commbench.errors import ResultsError, UsageError
 from commbench.store import parts, records
-from commbench.store.directory import RunStore, new_run_id, read_manifest
+from commbench.store.directory import RunStore, new_run_id
 from commbench.store.records import TABLES
 
 CASE = builders.case()
@@ -89,29 +89,6 @@ def test_records_of_other_cases_are_left_out(tmp_path):
     assert "1 Samples of cases that are not the run's are left out" in run.notes
 
 
-def test_cases_of_one_backend_are_distinguished(tmp_path):
-    cases = [builders.case(workload=name) for name in ("merge", "svd")]
-    samples = [builders.sample(case, 1.0) for case in cases]
-    run = load(builders.unfinished(tmp_path, cases, samples).path)
-    assert run.samples["workload"].tolist() == ["merge", "svd"]
-
-
-def test_record_is_on_disk_when_append_returns(tmp_path):
-    store = builders.unfinished(tmp_path, [CASE])
-    for count in range(1, 4):
-        store.append(builders.sample(CASE, float(count)))
-        assert seconds(load(store.path)) == [float(number) for number in range(1, count + 1)]
-    store.close()
-
-
-def test_manifest_is_on_disk_before_any_record(tmp_path):
-    run = builders.run([CASE], environment={"cpu": {"model": "x"}}, seed=7, command="commbench …")
-    RunStore.create(tmp_path, run)
-    again = read_manifest(tmp_path / run.id)
-    assert [case.id for case in again.suite.cases] == [CASE.id]
-    assert (again.environment, again.seed, again.command) == (run.environment, 7, "commbench …")
-
-
 class KilledError(BaseException):
     """The process is killed."""
 
@@ -147,16 +124,6 @@ def test_crash_while_merging_parts_keeps_each_record_once(step, when, tmp_path, 
     assert load(store.path).notes == ()
     for folder in records.BULK.values():
         assert len(list((store.path / folder).iterdir())) == 1
-
-
-def test_resumed_run_adds_to_its_parts(tmp_path):
-    store = builders.unfinished(tmp_path, [CASE])
-    for count in range(1, 4):
-        append(store, builders.transfer(CASE, 0.0, float(count)))
-        store.finish()
-        stops = sorted(load(store.path).transfers["stop_s"] - builders.EPOCH)
-        assert stops == [*range(1, count + 1)]
-        store = RunStore.reopen(store.path)
 
 
 def test_loading_leaves_arrows_memory_pool_as_it_was(tmp_path):

@@ -57,12 +57,6 @@ def test_a_phase_is_a_line_of_the_pipe(recorder):
     assert end.read(100) == b"# collecting\n"
 
 
-def test_record_is_in_the_pipe_at_once(recorder):
-    emit, end = recorder
-    emit(builders.sample(CASE, 1.0))
-    assert arrived(end) == [builders.sample(CASE, 1.0)]
-
-
 def test_batch_is_on_disk_before_the_next_record_leaves(recorder, tmp_path):
     emit, end = recorder
     emit(transfers(2))

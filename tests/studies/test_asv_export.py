@@ -1,7 +1,6 @@
 """asv reads the exported medians, each at the commit that was measured."""
 
 import json
-import math
 import os
 import subprocess
 import sys
@@ -96,19 +95,6 @@ def test_asv_publishes_the_same_medians(project):
 def test_asv_shows_medians_and_quartiles(project):
     project.export(project.run(project.commits[-1], cases=MERGES[:1]))
     assert "1.25±0.1s" in project.asv("show", project.commits[-1])
-
-
-@pytest.mark.slow
-def test_step_is_attributed_to_its_commit(tmp_path):
-    project = Project(tmp_path, n_commits=10)
-    for number, commit in enumerate(project.commits):
-        wobble = 1 + 0.01 * math.sin(number)
-        project.export(project.run(commit, wobble * (1.3 if number >= 6 else 1.0)))
-    project.asv("publish", "--no-pull")
-    names = [name.partition(",")[0] for name, *_ in project.regressions()]
-    assert names == ["workloads.track_merge('tcp'", "workloads.track_merge('ucx'"]
-    for *_, jumps in project.regressions():
-        assert [(jump[0], jump[1]) for jump in jumps] == [(None, 6)]
 
 
 def test_file_has_medians_of_launches_and_their_interval(project):
