@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import os
 import random
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -54,6 +55,8 @@ class Outcome:
     """The rules with findings."""
     false: list[str]
     """Of these, those that are not `possible`."""
+    statement: str = ""
+    """What the finding of the rule says."""
     effect: float | None = None
     effect_low: float | None = None
     effect_high: float | None = None
@@ -83,6 +86,14 @@ class Fault:
     """The hosts and links to run on, for an amount."""
     cure: str = ""
     """The setting that removes it, if one does."""
+    named: Callable[[random.Random], str] = lambda _dice: ""
+    """What a finding has to say for a hit, as a regular expression."""
+
+
+def _pair(dice: random.Random) -> tuple[int, int]:
+    """Return two of four hosts, the higher number first."""
+    low, high = sorted(dice.sample(range(4), 2))
+    return high, low
 
 
 def _mesh(rate_Bps: float) -> namespaces.Layout:  # noqa: N803 - the spelling of the unit
@@ -159,9 +170,9 @@ FAULTS = {
     "slow-links": Fault(
         jobs=_MOVING, amounts=(4.0, 10.0, 6.0), in_job=False, also=("skew",),
         hosts=lambda times, dice: namespaces.mesh(
-            4, {(a, b): 40e6 for a in range(4) for b in range(a)}
-            | {tuple(sorted(dice.sample(range(4), 2), reverse=True)): 40e6 / times}
+            4, {(a, b): 40e6 for a in range(4) for b in range(a)} | {_pair(dice): 40e6 / times}
         ),
+        named=lambda dice: r"worker(s {1} and {0}| {0} to {1}| {1} to {0})\b".format(*_pair(dice)),
     ),
 }  # fmt: skip
 
@@ -229,7 +240,12 @@ class Trial:
 
     def outcome(self, run: Run, **given: object) -> Outcome:
         """Return what was found about the run."""
-        hit = next((finding for finding in run.findings if finding.rule == self.name), None)
+        words = self.fault.named(random.Random(self.seed))
+        hits = (
+            finding for finding in run.findings
+            if finding.rule == self.name and re.search(words, finding.statement)
+        )  # fmt: skip
+        hit = next(hits, None)
         rules = [finding.rule for finding in run.findings]
         false = [rule for rule in rules if rule not in possible(self.name or "healthy")]
         effect = (hit.effect.share, hit.effect.low, hit.effect.high) if hit else (None,) * 3
@@ -238,7 +254,7 @@ class Trial:
         return Outcome(
             rule=self.name, amount=self.amount, job=self.job,
             for_validation=is_validation(self.seed), found=rules, false=false,
-            effect=share, effect_low=low, effect_high=high, **fields,
+            statement=hit.statement if hit else "", effect=share, effect_low=low, effect_high=high, **fields,
         )  # fmt: skip
 
 
