@@ -254,7 +254,8 @@ class Trial:
         return Outcome(
             rule=self.name, amount=self.amount, job=self.job,
             for_validation=is_validation(self.seed), found=rules, false=false,
-            statement=hit.statement if hit else "", effect=share, effect_low=low, effect_high=high, **fields,
+            statement=hit.statement if hit else "",
+            effect=share, effect_low=low, effect_high=high, **fields,
         )  # fmt: skip
 
 
