@@ -51,8 +51,8 @@ def worker_profiles(run: Run) -> pd.DataFrame:
         - of an average task thread (nan for scheduler and client): ``compute_s`` on a core in a
           task, ``other_cpu_s`` on a core outside of tasks, ``queue_s`` ready but without a core,
           ``blocked_s`` in a task but asleep (the GIL, locks, I/O), ``data_s`` without a task during
-          a fetch, or in one that waits for P2P's bytes to be sent, ``idle_s`` the remainder. The
-          barrier of a P2P shuffle is no task;
+          a fetch, or in a task that waits until P2P has sent earlier bytes, ``idle_s`` the
+          remainder. The barrier of a P2P shuffle is no task;
         - of the event loop's thread: ``serialize_s`` and ``deserialize_s``; ``poll_s``, its turns
           at the cost of an idle turn (nan if turns can't be counted); ``messages_s``, the rest of
           its time on a core; ``loop_queue_s`` ready but without a core; ``asleep_s`` the remainder;

@@ -18,6 +18,8 @@ from commbench.reports import findings as sentences
 
 CASE = builders.case()
 CORES = {"cpu": {"usable_cores": 2}}
+BUSY = {"cpu_seconds": 9.8}
+"""The times of task threads that have tasks nearly all the time."""
 
 
 def case_of(backend="tcp", n_threads=1, n_workers=2, **cluster):
@@ -289,10 +291,11 @@ def test_tiny_tasks_keep_the_event_loops_of_workers_busy_too():
     by_rule = found(CASE, [*half, *launches(*tiny)])
     # Scheduler and workers take 60 %.
     assert by_rule["scheduler"].effect.high == pytest.approx(0.6, abs=0.01)
-    assert "busy 30% and each worker's 30% of the time" in by_rule["scheduler"].statement
+    assert "busy 30% and each worker's event loop 30% of the time" in by_rule["scheduler"].statement
     assert "scheduler" not in found(CASE, [*half, *launches(*longer)])
-    # Loops that are busy for 10 ms per task move bytes.
-    assert "scheduler" not in found(CASE, [*half, *launches(*tiny[:600])])
+    # Workers' loops that are busy for 12 ms per task move bytes.
+    most = iterations(CASE, loop={"cpu_seconds": 6.0}, scheduler={"cpu_seconds": 0.5})
+    assert "scheduler" not in found(CASE, [*most, *launches(*tiny[:1000])])
 
 
 def test_a_worker_with_most_of_the_work_is_named():
@@ -305,8 +308,9 @@ def test_a_worker_with_most_of_the_work_is_named():
     assert finding.effect.share == pytest.approx(0.4)
     assert finding.statement.startswith("worker 1 is in tasks 90% of the time")
     assert finding.remedy.startswith("divide the data evenly")
-    long = launches(task(CASE, 0, 8, name="fit", worker="1"))
-    assert found(CASE, [*records, *long])["skew"].remedy.startswith("divide the step fit")
+    for worker, remedy in (("1", "divide the step fit"), ("0", "divide the data evenly")):
+        long = launches(task(CASE, 0, 8, name="fit", worker=worker))
+        assert found(CASE, [*records, *long])["skew"].remedy.startswith(remedy)
 
 
 def test_shuffles_to_one_worker_are_unbalanced():
@@ -326,6 +330,9 @@ def test_shuffles_to_one_worker_are_unbalanced():
                           worker=worker, thread=n, launch=launch)]
     ]  # fmt: skip
     assert "unbalanced-p2p" not in found(CASE, [*iterations(CASE), *both, *inputs])
+    # What the only worker with input keeps is not known.
+    alone = [dataclasses.replace(each, worker="1") for each in inputs]
+    assert "unbalanced-p2p" not in found(CASE, [*iterations(CASE), *batches, *alone])
 
 
 def test_tasks_that_depend_on_each_other_leave_threads_without_a_task():
@@ -337,6 +344,10 @@ def test_tasks_that_depend_on_each_other_leave_threads_without_a_task():
     finding = found(case, [*iterations(case), *chain])["parallelism"]
     assert "while any task runs, 1.0 run at once on 4 task threads" in finding.statement
     assert finding.effect.share == pytest.approx(0.75)
+    # A scheduler that can't keep up is another cause.
+    chain_of_tiny = [dataclasses.replace(each, name=str(n)) for each in chain for n in range(500)]
+    limited = [*iterations(case, scheduler={"cpu_seconds": 8.0}), *chain_of_tiny]
+    assert "parallelism" not in found(case, limited)
     # What one worker has more is skew.
     skewed = [dataclasses.replace(each, case_id=CASE.id, worker="1") for each in chain]
     by_rule = found(CASE, [*iterations(CASE), *skewed])
@@ -355,9 +366,38 @@ def test_workers_wait_while_client_and_scheduler_prepare_tasks():
     finding = found(CASE, [*iterations(CASE), *clients, *other])["preparation"]
     assert "compute 30% of the time, and the scheduler's 10%" in finding.statement
     assert (finding.effect.low, finding.effect.high) == pytest.approx((0.4, 0.4), abs=0.01)
+    # A client in the scheduler's process is part of it.
+    shared = [each for each in other if each.worker == "scheduler"]
+    shared += [
+        thread_time(CASE, "scheduler", "other", launch=launch, cpu_seconds=3.0)
+        for launch in range(6)
+    ]  # fmt: skip
+    finding = found(CASE, [*iterations(CASE), *shared])["preparation"]
+    assert finding.statement.startswith("the threads of client and scheduler compute 40% outside")
     # Threads with tasks don't wait.
     busy = iterations(CASE, tasks={"cpu_seconds": 9.8})
     assert "preparation" not in found(CASE, [*busy, *clients, *other])
+
+
+def test_threads_of_libraries_that_take_the_cores_are_named():
+    waits = [*iterations(CASE, tasks={"cpu_seconds": 3.0, "wait_seconds": 5.0})]
+    assert "libraries" not in found(CASE, waits)["few-cores"].statement
+    libraries = [
+        thread_time(CASE, worker, "native", launch=launch, cpu_seconds=15.0)
+        for launch in range(6) for worker in "01"
+    ]  # fmt: skip
+    finding = found(CASE, [*waits, *libraries])["few-cores"]
+    assert "threads of libraries, which use 3.0 of them" in finding.statement
+    assert finding.remedy.startswith("limit the threads of libraries")
+
+
+def test_bytes_that_are_slow_to_serialize_need_no_faster_backend():
+    both = [*fetches(CASE, 4.0, 10**7, 5), *fetches(CASE, 4.0, 10**7, 5, dst="1", src="0")]
+    for seconds, n_trials in ((1.0, True), (3.0, False)):
+        coding = [("gather-dep", "deserialize", seconds)]
+        finding = found(CASE, [*iterations(CASE, activities=coding), *both])["bandwidth"]
+        assert bool(finding.trials) is n_trials
+        assert ("Python objects" in finding.remedy) is not n_trials
 
 
 def test_the_cores_of_other_hosts_are_not_too_few_for_short_waits():
@@ -382,6 +422,7 @@ def test_encryption_costs_at_most_what_messages_cost():
     assert (finding.effect.low, finding.effect.high) == pytest.approx((0.0, 0.6))
     assert finding.trials == ({"backend": "tcp"},)
     assert "encryption" not in found(CASE, iterations(CASE, loop={"cpu_seconds": 6.0}))
+    assert "encryption" not in found(case, iterations(case, tasks=BUSY, loop={"cpu_seconds": 6.0}))
 
 
 def test_spilling_takes_what_the_disk_takes():
@@ -391,6 +432,8 @@ def test_spilling_takes_what_the_disk_takes():
     finding = found(case, records)["spilling"]
     assert finding.effect.share == pytest.approx(0.3)
     assert finding.trials == ({"memory_limit": "2000000000B"},)
+    busy = [*iterations(case, tasks=BUSY, activities=disk), *launches(spill(case, 5 * 10**8))]
+    assert "spilling" not in found(case, busy)
     # A pause is no spilling.
     paused = [*iterations(case, activities=disk), *launches(spill(case, 0, paused_seconds=1.0))]
     assert "spilling" not in found(case, paused)
@@ -419,6 +462,9 @@ def test_what_the_client_gathers_takes_as_long_as_between_workers():
     finding = found(CASE, records)["gathered"]
     # 2 s at 100 MB/s, twice by way of the scheduler.
     assert (finding.effect.low, finding.effect.high) == pytest.approx((0.2, 0.4), abs=0.001)
+    # Without a large fetch they take as long as 100 MB/s do.
+    alone = [*iterations(CASE), *launches(builders.wire(CASE, 100_000_000, dst=""))]
+    assert found(CASE, alone)["gathered"].effect.high == pytest.approx(0.2, abs=0.001)
     # As many bytes in small messages are no results.
     small = builders.wire(CASE, 200_000_000, dst="", n_messages=10**6)
     assert "gathered" not in found(CASE, [*iterations(CASE), *launches(small)])
@@ -436,6 +482,9 @@ def test_long_turns_of_a_loop_block_it():
     finding = found(CASE, blocked)["blocked-loop"]
     assert finding.statement.startswith("the event loop of worker 1 is blocked 40% of the time")
     assert finding.effect.high == pytest.approx(0.4)
+    # Tasks that run go on.
+    blocked = changed(iterations(CASE, tasks=BUSY), "loop", long_turn_seconds=5.0)
+    assert "blocked-loop" not in found(CASE, blocked)
 
 
 def test_a_slow_link_costs_what_its_transfers_last_too_long():

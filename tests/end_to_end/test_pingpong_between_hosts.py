@@ -44,11 +44,10 @@ def run(hosts, *options):
     ("backend", "layers"),
     [
         ("tcp", "raw,coroutine,comm"),
-        ("ucx", "coroutine,comm"),
-        ("mpi", "raw,coroutine,comm"),
+        pytest.param("ucx", "coroutine,comm", marks=pytest.mark.slow),
+        pytest.param("mpi", "raw,coroutine,comm", marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.slow
 def test_the_link_between_the_hosts_is_what_is_measured(hosts, monkeypatch, backend, layers):
     if backend == "ucx":
         pytest.importorskip("ucxx")

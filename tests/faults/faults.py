@@ -291,16 +291,21 @@ def healthy(seed: int, folder: Path) -> Iterator[Outcome]:
 
 def _healthy(seed: int, folder: Path) -> Trial:
     dice = random.Random(f"healthy {seed}")
+    n_workers, n_threads, job = dice.choice((1, 2)), dice.choice((1, 2, 4)), dice.choice(_JOBS)
+    # All threads are in tasks for two seconds or more.
+    amount = n_workers * n_threads * {"graph": 1, "array": 3, "frame": 6}[job]
     options = (
-        "--workers", dice.choice((1, 2)), "--threads", dice.choice((1, 2, 4)),
+        "--workers", n_workers, "--threads", n_threads, "--amount", amount,
         "--backends", dice.choice(("tcp", "tls", "mpi")),
     )  # fmt: skip
-    # So that the rules about them could be wrong.
-    environ = {"DASK_DISTRIBUTED__COMM__COMPRESSION": dice.choice(("auto", "zlib"))}
-    nothing = Fault(
-        jobs=_JOBS, amounts=(0.0,) * 3, options=lambda _: options, in_job=False, environ=environ
-    )
-    return Trial("", nothing, dice.choice(_JOBS), 0.0, seed, folder)
+    nothing = Fault(jobs=_JOBS, amounts=(0.0,) * 3, options=lambda _: options, in_job=False)
+    if dice.random() < 0.3:
+        # Within a host nothing is compressed.
+        nothing = dataclasses.replace(
+            nothing, hosts=lambda *_: namespaces.mesh(2, {}),
+            environ={"DASK_DISTRIBUTED__COMM__COMPRESSION": "zlib"},
+        )  # fmt: skip
+    return Trial("", nothing, job, 0.0, seed, folder)
 
 
 def proved(name: str, seed: int, folder: Path) -> Iterator[Outcome]:

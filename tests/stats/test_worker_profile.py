@@ -57,6 +57,25 @@ def test_both_profiles_add_up_to_the_wall_time_without_negative_parts(times, n_t
         assert sum(values) == pytest.approx(wall, abs=1e-9)
 
 
+def test_waits_of_a_p2p_shuffle_are_no_blocked_tasks():
+    run = builders.in_memory(
+        [CASE],
+        [
+            sample(CASE, 10.0),
+            thread_time(CASE, cpu_seconds=1.0),
+            activity(CASE, "execute", "thread-cpu", 1.0),
+            # Of 6 s, 2 waited until earlier bytes were sent.
+            task(CASE, 0, 6, name="shuffle-transfer"),
+            activity(CASE, "execute", "p2p-comms-limiter", 2.0),
+            task(CASE, 6, 9, name="shuffle-barrier"),
+            transfer(CASE, 6, 7, dst="0"),
+        ],
+    )
+    row = profile_of(run)
+    parts = (row.compute_s, row.blocked_s, row.data_s, row.idle_s)
+    assert parts == pytest.approx((1.0, 3.0, 3.0, 3.0))
+
+
 def test_parts_of_the_task_threads(recorded):
     run = recorded(
         [CASE],

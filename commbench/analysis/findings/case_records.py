@@ -27,7 +27,7 @@ _WINDOW = ["launch", "iteration"]
 _POLLS = 0.5
 """The share of an idle period in which a polling event loop wants a core."""
 _GIL_WAITS = 0.2
-"""More than the share of the time for which waits for the GIL look like those for a core."""
+"""Waits for a core that are a smaller share of the time may be waits for the GIL."""
 _WORKS = 0.05
 """The share of an idle period in which task threads that work want a core."""
 

@@ -27,15 +27,16 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     where = f"{case.n_cores:g} cores" if case.n_cores == case.n_cores else "the cores"
     remedy = "use more cores"
     libraries = case.share("other_threads_s").median() * case.n_workers
-    if has_spare:
+    if libraries > n_threads:
+        where += f" with threads of libraries, which use {libraries:.1f} of them"
+        remedy = "limit the threads of libraries: POLARS_MAX_THREADS, NUMBA_NUM_THREADS; "
+        remedy += "OMP_NUM_THREADS where workers have no nanny"
+    elif has_spare:
         where += f" and use {used:.0%} of them: other programs may use the rest"
         remedy = "end other programs and measure again, or use more cores"
     elif case.others > cores.MAX_OTHERS:
         where += f" with other programs, which use {case.others:.0%} of them"
         remedy = "end the other programs and measure again"
-    if libraries > n_threads:
-        where += f" with threads of libraries, which use {libraries:.1f} of them"
-        remedy = "limit the threads of libraries: OMP_NUM_THREADS=1, NUMBA_NUM_THREADS=1"
     yield Finding(
         statement=f"{n_threads} task threads and the event loops share {where}",
         evidence=f"profile: no core, {case.share('queue_s').median():.0%} of a task thread's time",

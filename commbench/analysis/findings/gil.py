@@ -45,8 +45,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         effect=case.effect(saved),
         remedy="use processes instead of threads: "
         f"LocalCluster(n_workers={n_workers * n_threads}, threads_per_worker=1)",
-        doubt="a lock in the tasks or a blocking read looks the same; with gilknocker on the "
-        "workers, it doesn't",
+        doubt="a lock in the tasks or a blocking read looks the same"
+        + "; install gilknocker on the workers to tell" * bool(case.share("gil_s").isna().all()),
         trials=({"workers": str(n_workers * n_threads), "threads": "1"},),
     )
 

@@ -12,8 +12,8 @@ from commbench.stats import MIN_LAUNCHES
 _SMALL = 64 * 1024
 """Below this size, the duration of a fetch is mostly latency (docs/measurements.md)."""
 _MOSTLY = 0.5
-_LATENCY_SECONDS = 0.05
-"""The time of a small message, at most: that between continents."""
+_LATENCY_SECONDS = 0.3
+"""The time of a small fetch, at most: a round trip between continents."""
 
 
 def find_latency(case: CaseRecords) -> Iterator[Finding]:
@@ -51,7 +51,7 @@ def find_bandwidth(case: CaseRecords) -> Iterator[Finding]:
     moved = log["nbytes"].sum() / max(1, len(case.wall_s))
     large = log[log["nbytes"] >= _SMALL]
     rate = large["nbytes"].sum() / large["seconds"].sum()
-    coding = case.share("serialize_s", "deserialize_s").median()
+    coding = case.activity("serialize", "deserialize", contexts=("gather-dep", "get-data")).median()
     remedy = "move less: fewer columns, smaller types, an early filter"
     if coding > awaited.median() / 2:
         faster = []

@@ -13,26 +13,34 @@ from commbench.model import Finding
 def find(case: CaseRecords) -> Iterator[Finding]:
     """Yield a finding if client and scheduler compute outside of their event loops.
 
-    There the client builds graphs, and the scheduler unpacks and orders them. Meanwhile workers
-    have no task: as long as both together beyond the wall time at least, at most the shorter one.
+    There the client builds graphs, and the scheduler unpacks and orders them. What is saved is at
+    most the shorter of their time and that in which workers have no task, and at least the sum of
+    the two less the wall time.
     """
     rows = case.measured_rows(case.run.threads)
+    # A client in the scheduler's process has no rows.
+    is_shared = "client" not in set(rows["worker"])
     client, scheduler = (
         rows[(rows["worker"] == process) & rows["role"].isin(roles)]
         .groupby(["launch", "iteration"])["cpu_seconds"]
         .sum()
         .reindex(case.wall_s.index, fill_value=0.0)
         / case.wall_s
-        for process, roles in (("client", ("other", "offload")), ("scheduler", ("offload",)))
+        for process, roles in (
+            ("client", ["other"]),
+            ("scheduler", ["offload", *["other"] * is_shared]),
+        )
     )
+    whose = f"the client's threads compute {client.median():.0%} of the time, and the scheduler's "
+    if is_shared:
+        whose = "the threads of client and scheduler compute "
     idle = case.share("idle_s")
     computed = (client + scheduler).clip(upper=1.0)
     yield Finding(
-        statement=f"the client's threads compute {client.median():.0%} of the time, and the "
-        f"scheduler's {scheduler.median():.0%}, besides messages; task threads have no task "
-        f"{idle.median():.0%} of it",
-        evidence="threads: cpu_seconds of the client but its loop, and of the scheduler's offload "
-        "thread; profile: idle of the workers",
+        statement=f"{whose}{scheduler.median():.0%} outside of their event loops; task threads "
+        f"have no task {idle.median():.0%} of the time",
+        evidence="threads: cpu_seconds of the client's Python threads but its loop, and of the "
+        "scheduler's offload thread; profile: idle of the workers",
         effect=case.effect(np.minimum(idle, computed), (idle + computed - 1).clip(lower=0.0)),
         remedy="make smaller graphs: fewer and larger chunks, and no data in them; compute in "
         "tasks, not in the script",

@@ -34,7 +34,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     busy = scheduler + workers if is_tiny else scheduler
     if not busy.median() >= _BUSY or scheduler.median() > most:
         return
-    loops = f" and each worker's {workers.median():.0%}" if is_tiny else ""
+    loops = f" and each worker's event loop {workers.median():.0%}" if is_tiny else ""
     yield Finding(
         statement=f"the scheduler is busy {scheduler.median():.0%}{loops} of the time with "
         f"{n_tasks:.0f} tasks per iteration of {format_seconds(seconds)} each; task threads have "

@@ -30,10 +30,12 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         most, mean = case.share(*parts, how="max"), case.share(*parts)
         saved = case.effect(most - mean)
         if saved.share >= _LEAST:
-            if "compute_s" in parts and (name := _long_task(case, saved.share)):
+            worker = _busiest(case, parts)
+            if "compute_s" in parts and (name := _long_task(case, worker, saved.share)):
                 remedy = f"divide the step {name}: one task of it takes most of that time"
+            who = f"worker {worker}" if worker else "one worker, another each time,"
             yield Finding(
-                statement=f"{_busiest(case, parts)} is {what} {most.median():.0%} of the time, and "
+                statement=f"{who} is {what} {most.median():.0%} of the time, and "
                 f"the average of the workers {mean.median():.0%}",
                 evidence="profile, by worker" + ": compute, no core, blocked" * (len(parts) > 1),
                 effect=saved,
@@ -42,22 +44,24 @@ def find(case: CaseRecords) -> Iterator[Finding]:
             )
 
 
-def _long_task(case: CaseRecords, share: float) -> str:
-    """Return the name of the tasks of which one alone makes most of the difference, or ""."""
-    tasks = case.tasks.sort_values("seconds")
-    longest = tasks.drop_duplicates(["launch", "iteration"], keep="last")
-    if len(longest) and longest["seconds"].median() >= share * case.wall_s.median():
-        return str(longest["name"].mode().iloc[0])
-    return ""
+def _long_task(case: CaseRecords, worker: str, share: float) -> str:
+    """Return the name of the tasks of which a worker has one that makes the difference, or ""."""
+    names = ["launch", "iteration", "name"]
+    tasks = case.tasks.astype({"name": "str", "worker": "str"})
+    is_its = tasks["worker"] == worker
+    its, others = (rows.groupby(names)["seconds"].max() for rows in (tasks[is_its], tasks[~is_its]))
+    more_s = its.sub(others.reindex(its.index, fill_value=0.0))
+    more_s = more_s.groupby(level="name").median() / case.case.cluster.threads_per_worker
+    most = more_s.max()
+    return str(more_s.idxmax()) if most >= share * case.wall_s.median() else ""
 
 
 def _busiest(case: CaseRecords, parts: tuple[str, ...]) -> str:
-    """Return the worker that is the busiest in most iterations, or that it is another each time."""
+    """Return the worker that is the busiest in most iterations; "" if it is another each time."""
     rows = case.profiles[case.profiles["process"] == "workers"]
     busy = rows.assign(busy_s=rows[[*parts]].sum(axis=1)).sort_values("busy_s")
     busiest = busy.drop_duplicates(["launch", "iteration"], keep="last")["worker"].value_counts()
-    often = busiest.iloc[0] > busiest.sum() / 2
-    return f"worker {busiest.index[0]}" if often else "one worker, another each time,"
+    return str(busiest.index[0]) if busiest.iloc[0] > busiest.sum() / 2 else ""
 
 
 RULE = Rule(

@@ -8,6 +8,9 @@ from commbench.analysis.findings import CaseRecords, Rule
 from commbench.model import Finding
 from commbench.model.units import format_bytes
 
+_TRANSFERS = ("shuffle-transfer", "hash-join-transfer", "rechunk-transfer")
+"""The tasks that send what is shuffled."""
+_MOST = 0.9
 _MORE = 1.5
 """The bytes of the worker that receives the most, over the average."""
 
@@ -26,10 +29,13 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     log = log.assign(worker=log["dst"].astype("str"))
     received = log.groupby(names)["nbytes"].sum()
     # A worker with less of the input receives more of the same output.
-    tasks = case.tasks[case.tasks["name"].astype("str").str.endswith("-transfer")]
-    inputs = tasks.assign(worker=tasks["worker"].astype("str")).groupby(names).size()
-    share = (inputs / inputs.groupby(level=window).transform("sum")).reindex(received.index)
-    output = received / (1 - share.fillna(0.0)).clip(lower=1e-3)
+    tasks = case.tasks.astype({"name": "str", "worker": "str"})
+    inputs = tasks[tasks["name"].isin(_TRANSFERS)].groupby(names).size()
+    share = inputs / inputs.groupby(level=window).transform("sum")
+    # What a worker with nearly all of it keeps is not known.
+    known = ~received.droplevel("worker").index.isin(share[share > _MOST].droplevel("worker").index)
+    received = received[known]
+    output = received / (1 - share.reindex(received.index).fillna(0.0))
     # In another iteration it may be another worker.
     most = received.groupby(level=window).max()
     more = output.groupby(level=window).max() / (output.groupby(level=window).sum() / workers)

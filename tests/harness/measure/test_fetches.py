@@ -9,7 +9,7 @@ import pytest
 from launching import select
 
 from commbench.errors import LaunchError, VerificationError
-from commbench.harness.measure import fetches
+from commbench.harness.measure import fetches, traffic
 from commbench.model import (
     Case,
     ClusterSpec,
@@ -194,6 +194,15 @@ def test_locations_transports_and_the_idle_cost_are_recorded(exchange):
 
 def test_the_idle_cost_is_not_measured_in_a_third_launch(measure):
     assert not select(measure(work(sizes=(1000,)), index=2), IdleCost)
+
+
+def test_no_fetch_is_lost_where_a_message_has_those_of_one_worker_alone(measure, monkeypatch):
+    monkeypatch.setattr(traffic, "CHUNK", 1)
+    fetched = select(measure(work(sizes=(1000,))), TransferRecord)
+    assert sorted((r.iteration, r.channel, r.src, r.dst) for r in fetched) == sorted(
+        (iteration, channel, *pair)
+        for iteration in (-1, 0, 1) for channel in ("alone", "together") for pair in PAIRS
+    )  # fmt: skip
 
 
 def test_a_block_that_arrives_wrong_voids_the_launch(measure):
