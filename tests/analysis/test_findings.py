@@ -56,11 +56,12 @@ def launches(*records):
     return [dataclasses.replace(each, launch=n) for n in range(6) for each in records]
 
 
-def changed(records, role, **times):
-    """Return `records` with other times of the threads with this role of worker 1."""
+def changed(records, role, worker="1", **times):
+    """Return `records` with other times of the threads with this role of a worker."""
     return [
         dataclasses.replace(each, **times)
-        if isinstance(each, model.ThreadTime) and (each.worker, each.role) == ("1", role) else each
+        if isinstance(each, model.ThreadTime) and (each.worker, each.role) == (worker, role)
+        else each
         for each in records
     ]  # fmt: skip
 
@@ -191,11 +192,17 @@ def test_threads_that_sleep_in_tasks_of_a_busy_process_wait_for_the_gil():
         task(case, 100 * launch, 100 * launch + 10, thread=n, launch=launch)
         for launch in range(6) for n in range(4)
     ]  # fmt: skip
-    busy = iterations(case, tasks={"cpu_seconds": 9.6}, activities=activities)
+    busy = [*iterations(case, tasks={"cpu_seconds": 9.6}, activities=activities)]
     records = [*busy, *in_tasks]
+    long = changed(busy, "loop", worker="0", long_turn_seconds=5.0)
     finding = found(case, records, {"cpu": {"usable_cores": 8}})["gil"]
     assert finding.effect.share == pytest.approx(0.76)
     assert finding.trials == ({"workers": "4", "threads": "1"},)
+    # The same tasks block the event loop.
+    shorter = [dataclasses.replace(each, stop_s=each.stop_s - 2) for each in in_tasks]
+    assert "blocked-loop" in found(case, [*long, *shorter], {"cpu": {"usable_cores": 1}})
+    assert "gil" in (by_rule := found(case, [*long, *shorter], {"cpu": {"usable_cores": 8}}))
+    assert "blocked-loop" not in by_rule
     # Without other cores, processes would take as long.
     assert "gil" not in found(case, records, {"cpu": {"usable_cores": 1}})
     # The GIL is not what they wait for, if it is hardly ever busy.

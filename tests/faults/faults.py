@@ -147,7 +147,8 @@ FAULTS = {
     ),
     # A connection with TLS takes some milliseconds, as long as the tasks.
     "connections": Fault(
-        jobs=("graph", "array", "frame"), amounts=(1.0, 1.0, 1.0), also=("encryption", "scheduler"),
+        jobs=("graph", "array", "frame"), amounts=(1.0, 1.0, 1.0),
+        also=("encryption", "scheduler", "preparation"),
         options=lambda _: ("--backends", "tls"),
     ),
     "memory-pauses": Fault(

@@ -17,7 +17,7 @@ from commbench.model import Case, Finding, registry
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
 
-__all__ = ["MIN_EFFECT", "CaseRecords", "Rule", "find"]
+__all__ = ["MIN_EFFECT", "CaseRecords", "Rule", "applies", "find"]
 
 MIN_EFFECT = 0.05
 """The smallest effect that is worth a finding, as a share of the wall time."""
@@ -75,6 +75,11 @@ def without_profile(run: Run) -> list[Case]:
     """Return the computations to which rules that need a profile were not applied."""
     records = (CaseRecords(run, case) for case in run.suite.cases)
     return [each.case for each in records if len(each.wall_s) and not each.has_profile]
+
+
+def applies(rule: Rule, records: CaseRecords) -> bool:
+    """Return whether a rule has a finding about a case."""
+    return any(True for _ in _apply("", rule, records))
 
 
 def _apply(name: str, rule: Rule, records: CaseRecords) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from commbench.analysis.findings import CaseRecords, Rule
+from commbench.analysis.findings import CaseRecords, Rule, applies, gil
 from commbench.model import Finding
 
 
@@ -18,6 +18,9 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     """
     # With GPU memory, commbench waits for the GPUs in the event loops.
     if case.case.cluster.device == "gpu":
+        return
+    # Tasks that keep the GIL are the cause, then.
+    if applies(gil.RULE, case):
         return
     loops = case.measured_rows(case.run.threads)
     loops = loops[(loops["role"] == "loop") & (loops["worker"] != "client")]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from commbench.analysis.findings import CaseRecords, Rule, scheduler
+from commbench.analysis.findings import CaseRecords, Rule, applies, scheduler
 from commbench.model import Finding
 
 _LEAST = 0.15
@@ -27,7 +27,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     running = case.busy_s(case.tasks, "launch", "iteration") / case.wall_s
     unused = (running - in_tasks - case.share("data_s")).clip(lower=0.0)
     # A scheduler that can't keep up is another cause.
-    if next(scheduler.find(case), None):
+    if applies(scheduler.RULE, case):
         return
     effect = case.effect(np.minimum(unused, case.share("idle_s")))
     if effect.share < _LEAST or (busiest - in_tasks).median() >= effect.share / 2:
