@@ -295,13 +295,20 @@ def _healthy(seed: int, folder: Path) -> Trial:
     n_workers, n_threads, job = dice.choice((1, 2)), dice.choice((1, 2, 4)), dice.choice(_JOBS)
     # All threads are in tasks for two seconds or more.
     amount = n_workers * n_threads * {"graph": 1, "array": 3, "frame": 6}[job]
+    backend = dice.choice(("tcp", "tls", "mpi"))
     options = (
-        "--workers", n_workers, "--threads", n_threads, "--amount", amount,
-        "--backends", dice.choice(("tcp", "tls", "mpi")),
-    )  # fmt: skip
+        "--workers",
+        n_workers,
+        "--threads",
+        n_threads,
+        "--amount",
+        amount,
+        "--backends",
+        backend,
+    )
     nothing = Fault(jobs=_JOBS, amounts=(0.0,) * 3, options=lambda _: options, in_job=False)
-    if dice.random() < 0.3:
-        # Within a host nothing is compressed.
+    if backend != "tls" and dice.random() < 0.5:
+        # Within a host nothing is compressed; between these, TLS has no keys.
         nothing = dataclasses.replace(
             nothing, hosts=lambda *_: namespaces.mesh(2, {}),
             environ={"DASK_DISTRIBUTED__COMM__COMPRESSION": "zlib"},
