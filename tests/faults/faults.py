@@ -118,8 +118,8 @@ FAULTS = {
     "scheduler": Fault(jobs=("graph", "array", "frame"), amounts=(2.0, 4.0, 3.0)),
     "skew": Fault(jobs=("graph", "array", "frame"), amounts=(3.0, 6.0, 4.0)),
     "parallelism": Fault(
-        jobs=("graph", "array", "frame"), amounts=(1.0, 2.0, 3.0), also=("skew",),
-        options=lambda _: ("--workers", 2, "--threads", 2),
+        jobs=("graph", "array", "frame"), amounts=(1.0, 3.0, 2.0), also=("skew",),
+        options=lambda _: ("--workers", 2, "--threads", 4),
     ),
     "preparation": Fault(jobs=("graph", "array", "frame"), amounts=(0.5, 2.0, 1.0)),
     "unbalanced-p2p": Fault(jobs=("frame", "array", "join"), amounts=(0.8, 0.95, 0.9),
