@@ -62,7 +62,7 @@ MIN_TRANSFERS = 3
 MIN_PAIRS = 4
 """Among fewer pairs a test can't say which one is the exception."""
 _MAX_CONCURRENCY = 1.5
-"""The batches of a P2P pair that are under way at once, from which it is not compared."""
+"""The batches of a P2P pair that are under way at once, from which they count together."""
 _ALIKE = 2.0
 """How many times as large or small as usual the transfers of a pair may be, on average."""
 _MIN_WORKERS = 4
@@ -82,8 +82,9 @@ def slow_pairs(run: Run) -> pd.DataFrame:
     """Return the slow pairs of ``run.pairs``, with the cause of each.
 
     Pairs with three transfers or more are compared with those of the same case, channel and class
-    of link, or with the rate that the run expects of that class, but not those whose P2P batches
-    overlap, or whose transfers have another size. Where rounds have measured all pairs, those that
+    of link, or with the rate that the run expects of that class, but not those whose transfers have
+    another size. Where P2P batches of a pair overlap, their rate together takes the place of the
+    median. Where rounds have measured all pairs, those that
     were measured alone, too, must be slow there, too: take ``MIN_SLOWDOWN`` times as long as
     expected, or as pairs of the class alone. Others had to share something in the round.
 
@@ -117,8 +118,9 @@ def slow_pairs(run: Run) -> pd.DataFrame:
 def comparable(run: Run) -> pd.DataFrame:
     """Return the rows of ``run.pairs`` whose rates can be compared with others of their group."""
     known = run.pairs[(run.pairs["q50_Bps"] > 0) & (run.pairs["n"] >= MIN_TRANSFERS)]
-    # Batches that overlap share a link, so that the median of single ones is not its bandwidth.
-    known = known[(known["channel"] != "p2p") | (known["concurrency"] < _MAX_CONCURRENCY)]
+    # Batches that overlap share a link, so that only the rate of all together is its bandwidth.
+    overlap = (known["channel"] == "p2p") & (known["concurrency"] >= _MAX_CONCURRENCY)
+    known = known.assign(q50_Bps=known["q50_Bps"].mask(overlap, known["busy_Bps"]))
     complete = known["case_id"][known["channel"] == ROUNDS]
     known = known[(known["channel"] == ROUNDS) | ~known["case_id"].isin(complete)]
     # A small transfer is mostly latency, so that its rate is lower on the same link.

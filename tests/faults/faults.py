@@ -33,7 +33,7 @@ _MOVING = ("merge", "transpose-sum", "shuffle")
 """Those that move enough bytes for faults of the network to cost more than the rules' limits."""
 _SIZES = {
     "merge": ("--rows", 600_000), "transpose-sum": ("--size", 4000, "--chunk", 1000), "svd": (),
-    "shuffle": (),
+    "shuffle": (), "matmul": (),
 }  # fmt: skip
 
 
@@ -141,7 +141,7 @@ FAULTS = {
         options=lambda n: ("--workers", int(n)), n_cores=1,
     ),
     "spilling": Fault(
-        jobs=("transpose-sum", "svd", "merge"), amounts=(1.0, 1.0, 1.0), in_job=False,
+        jobs=("transpose-sum", "svd", "matmul"), amounts=(1.0, 1.0, 1.0), in_job=False,
         options=lambda _: ("--memory-limit", "250MB"), also=("memory-pauses",),
         cure="memory-limit",
     ),

@@ -71,15 +71,23 @@ def test_a_median_of_two_transfers_names_no_pair(recorded):
 
 
 @pytest.mark.parametrize("overlap", [True, False])
-def test_overlapping_batches_name_no_pair(overlap, recorded):
+def test_overlapping_batches_count_together(overlap, recorded):
     case = builders.case(n_workers=4)
-    batches = fetches(case, cluster(4, [("0", "1"), ("1", "0")], noise=0.05), channel="p2p")
-    if not overlap:
-        batches = [
+
+    def batches(bandwidths, overlaps):
+        return [
+            each if overlaps(each) else
             replace(each, start_s=each.start_s + number, stop_s=each.stop_s + number)
-            for number, each in enumerate(batches)
-        ]
-    assert slow(recorded, case, batches).empty == overlap
+            for number, each in enumerate(fetches(case, bandwidths, channel="p2p"))
+        ]  # fmt: skip
+
+    link = [("0", "1"), ("1", "0")]
+    run = batches(cluster(4, link, noise=0.05), lambda _: overlap)
+    assert named(slow(recorded, case, run)) == {("link", "between workers 0 and 1")}
+    # Three batches at a time take three times as long each.
+    rates = {pair: 600e6 / (3 if pair in link else 1) for pair in cluster(4)}
+    run = batches(rates, lambda each: (each.src, each.dst) in link)
+    assert slow(recorded, case, run).empty
 
 
 @pytest.mark.parametrize("n_workers", [4, 5, 12])
