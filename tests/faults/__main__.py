@@ -44,7 +44,7 @@ def tables(rows: list[dict[str, Any]]) -> str:
     """Return the rates of hits and of false alarms, as Markdown."""
     lines = ["| rule | what it detects | hits | hits in validation | false alarms |",
              "| --- | --- | --- | --- | --- |"]  # fmt: skip
-    names = [*Outcome.__dataclass_fields__, "trial", "at", "commit", "machine"]
+    names = [*Outcome.__dataclass_fields__, "trial", "seed", "at", "commit", "machine"]
     table = pd.DataFrame(rows, columns=names)
     is_proof = table["trial"].str.startswith("prove-", na=False)
     table, proofs = table[~is_proof], table[is_proof]
