@@ -44,7 +44,9 @@ def judged(run, noise, slowdown, cause=LINK):
         for case_id, cluster in zip((case.id for case in cases), np.exp(logs), strict=True)
         for pair, bandwidth in zip(pairs, cluster, strict=True)
     ]
-    run.pairs = pd.DataFrame(rows, columns=COLUMNS).assign(concurrency=1.0, bytes=N_TRANSFERS)
+    run.pairs = pd.DataFrame(rows, columns=COLUMNS).assign(
+        busy_Bps=lambda table: table["q50_Bps"], concurrency=1.0, bytes=N_TRANSFERS
+    )
     slow = stats.slow_pairs(run)
     pairs = zip(slow["src"], slow["dst"], strict=True)
     is_slow = np.array([slowdown > 1 and PARTS[cause](*pair) for pair in pairs], dtype=bool)
