@@ -83,10 +83,10 @@ def slow_pairs(run: Run) -> pd.DataFrame:
 
     Pairs with three transfers or more are compared with those of the same case, channel and class
     of link, or with the rate that the run expects of that class, but not those whose transfers have
-    another size. Where P2P batches of a pair overlap, their rate together takes the place of the
-    median. Where rounds have measured all pairs, those that
-    were measured alone, too, must be slow there, too: take ``MIN_SLOWDOWN`` times as long as
-    expected, or as pairs of the class alone. Others had to share something in the round.
+    another size. Where P2P batches of a pair overlap, their rate together replaces the median.
+    Where rounds have measured all pairs, those that were measured alone, too, must be slow there,
+    too: take ``MIN_SLOWDOWN`` times as long as expected, or as pairs of the class alone. Others had
+    to share something in the round.
 
     Returns
     -------

@@ -209,7 +209,8 @@ def _fetches_and_tasks(run: Run) -> tuple[Spans, Spans]:
 
 def is_barrier(tasks: pd.DataFrame) -> pd.Series[bool]:
     """Return which tasks only wait until all bytes of a P2P shuffle have arrived."""
-    return tasks["name"].astype("str").str.startswith("shuffle-barrier")
+    names = tasks["name"]
+    return names.isin([name for name in names.unique() if str(name).startswith("shuffle-barrier")])
 
 
 def _loop_accounts(

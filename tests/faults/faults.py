@@ -297,15 +297,8 @@ def _healthy(seed: int, folder: Path) -> Trial:
     amount = n_workers * n_threads * {"graph": 1, "array": 3, "frame": 6}[job]
     backend = dice.choice(("tcp", "tls", "mpi"))
     options = (
-        "--workers",
-        n_workers,
-        "--threads",
-        n_threads,
-        "--amount",
-        amount,
-        "--backends",
-        backend,
-    )
+        "--workers", n_workers, "--threads", n_threads, "--amount", amount, "--backends", backend,
+    )  # fmt: skip
     nothing = Fault(jobs=_JOBS, amounts=(0.0,) * 3, options=lambda _: options, in_job=False)
     if backend != "tls" and dice.random() < 0.5:
         # Within a host nothing is compressed; between these, TLS has no keys.

@@ -1,12 +1,11 @@
 """Computations as users write them, with a fault of a known amount in some of them.
 
-Each is a workload ``jobs:NAME``; ``fault`` names what is done to it, ``amount`` how much of it:
-without a fault the time of tasks in 50 ms, of
-``gathered`` megabytes, of ``scheduler`` thousands of tasks, of ``parallelism`` tasks at once, of
-``preparation`` seconds in which the client computes, of ``unbalanced-p2p`` the share of the
-data that go to one partition, of ``skew`` the time of one worker's tasks over that of others, or of
-one task in halves of a second, of ``gil`` the time of tasks in 50 ms, of ``blocked-loop`` and
-``memory-pauses`` the share of the time.
+Each is a workload ``jobs:NAME``; ``fault`` names what is done to it, ``amount`` how much of it: of
+``none`` and ``gil`` the time of tasks in 50 ms, of ``gathered`` megabytes, of ``scheduler``
+thousands of tasks, of ``parallelism`` tasks at once, of ``preparation`` seconds in which the client
+computes, of ``unbalanced-p2p`` the share of the data that go to one partition, of ``skew`` the time
+of one worker's tasks over that of others, or of one task in halves of a second, of ``blocked-loop``
+and ``memory-pauses`` the share of the time.
 """
 
 import asyncio
@@ -127,11 +126,9 @@ def array(client, fault="none", amount=1.0, n=1200, chunk=300):
         result = da.zeros(int(1000 * amount), chunks=1).map_blocks(_same)
     elif fault in ("small-messages", "connections"):
         result = x + x.T
-    elif fault == "parallelism":
-        result = x.map_blocks(_block_task, fault, amount, dtype=float)
     else:
         y = x.map_blocks(_block_task, fault, amount, dtype=float)
-        result = y + y.T
+        result = y if fault == "parallelism" else y + y.T
 
     def compute():
         total = result.persist()

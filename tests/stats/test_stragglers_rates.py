@@ -21,7 +21,7 @@ PARTS = {
     "from and to worker 0": lambda src, dst: "0" in (src, dst),
 }
 """Which pairs are slow, by the name of the cause."""
-LINK, _, WORKER = PARTS
+LINK, *_ = PARTS
 
 
 def clusters(n_workers, n_clusters, recorded):

@@ -17,11 +17,9 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     """Yield a finding if threads wait for a core, and ``polling`` is not the reason."""
     waits, used = case.without_waits, case.cores_used
     has_spare = used < _SPARE and not case.case.cluster.placement
-    is_known = not math.isnan(case.others)
-    is_doubtful = has_spare or math.isnan(used)
-    if case.polling_takes_cores or (has_spare and is_known):
+    if case.polling_takes_cores or (has_spare and not math.isnan(case.others)):
         return
-    if is_doubtful and case.may_wait_for_the_gil:
+    if (has_spare or math.isnan(used)) and case.may_wait_for_the_gil:
         return
     n_threads = case.n_workers * case.case.cluster.threads_per_worker
     where = f"{case.n_cores:g} cores" if case.n_cores == case.n_cores else "the cores"

@@ -19,16 +19,15 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     With enough tasks, all threads would share the work. What a worker with more work than others
     costs is left to ``skew``.
     """
-    in_tasks = case.share("compute_s", "queue_s", "blocked_s")
-    busiest = case.share("compute_s", "queue_s", "blocked_s", how="max")
     n_threads = case.n_workers * case.case.cluster.threads_per_worker
-    if n_threads < 2 or case.tasks.empty:
+    # A scheduler that can't keep up is another cause.
+    if n_threads < 2 or case.tasks.empty or applies(scheduler.RULE, case):
         return
+    in_tasks, busiest = (
+        case.share("compute_s", "queue_s", "blocked_s", how=how) for how in ("mean", "max")
+    )
     running = case.busy_s(case.tasks, "launch", "iteration") / case.wall_s
     unused = (running - in_tasks - case.share("data_s")).clip(lower=0.0)
-    # A scheduler that can't keep up is another cause.
-    if applies(scheduler.RULE, case):
-        return
     effect = case.effect(np.minimum(unused, case.share("idle_s")))
     if effect.share < _LEAST or (busiest - in_tasks).median() >= effect.share / 2:
         return
