@@ -78,7 +78,8 @@ def _round_trips(models: Sequence[LinkModel]) -> dict[str, Iterable[str]]:
 
 
 def _name(model: LinkModel) -> str:
-    return f"{model.src} → {model.dst}" if model.src else f"{model.link} ({model.n_pairs} pairs)"
+    pairs = "1 pair" if model.n_pairs == 1 else f"{model.n_pairs} pairs"
+    return f"{model.src} → {model.dst}" if model.src else f"{model.link} ({pairs})"
 
 
 def _prediction(model: LinkModel, nbytes: int) -> str:

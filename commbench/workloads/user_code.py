@@ -20,7 +20,7 @@ import os
 import runpy
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, make_dataclass
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
@@ -227,7 +227,10 @@ def _candidates(module: str) -> Iterator[Path]:
     """Yield the files that the module can have; nothing is imported, not even its packages."""
     top, *rest = module.split(".")
     here = [] if sys.flags.safe_path else [""]
-    spec = PathFinder.find_spec(top, [*here, *sys.path]) or find_spec(top) if top else None
+    spec = None
+    # That of this program itself, __main__, is unknown.
+    with suppress(ValueError):
+        spec = PathFinder.find_spec(top, [*here, *sys.path]) or find_spec(top) if top else None
     if spec is None:
         return
     if not rest:
@@ -278,7 +281,8 @@ def _function(source: _Source, tree: ast.Module) -> ast.FunctionDef:
             f"{source.function} of {source.name} is asynchronous, and gets a synchronous client; "
             f"write def {source.function}(client)"
         )
-    started = next(_clusters([*filter(_is_run_at_import, tree.body), *function.body]), None)
+    statements = [*filter(_is_run_at_import, tree.body), *function.body]
+    started = next(_clusters(statements, _other_libraries(tree)), None)
     if started is not None:
         raise UsageError(
             f"{source.name}, line {started.lineno}, makes a cluster or a client, so that "
@@ -294,13 +298,26 @@ def _is_run_at_import(statement: ast.stmt) -> bool:
     return not (isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test))
 
 
-def _clusters(statements: list[ast.stmt]) -> Iterator[ast.Call]:
+def _other_libraries(tree: ast.Module) -> set[str]:
+    """Return the names that are imported from libraries other than Dask's, e.g. `storage`."""
+    return {
+        alias.asname or alias.name.partition(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+        if not (getattr(node, "module", None) or alias.name).startswith(("dask", "distributed"))
+    }
+
+
+def _clusters(statements: list[ast.stmt], other: set[str]) -> Iterator[ast.Call]:
     for statement in statements:
         for node in ast.walk(statement):
             if isinstance(node, ast.Call):
-                called = node.func
+                called = root = node.func
+                while isinstance(root, ast.Attribute):
+                    root = root.value
                 name = getattr(called, "id", None) or getattr(called, "attr", None)
-                if name in _CLUSTERS:
+                if name in _CLUSTERS and getattr(root, "id", None) not in other:
                     yield node
 
 

@@ -49,6 +49,7 @@ def found(case, records, environment=CORES, **manifest):
     run = builders.in_memory([case], records, environment=environment, **manifest)
     by_rule = {finding.rule: finding for finding in run.findings}
     assert len(by_rule) == len(run.findings)
+    assert not run.rule_problems
     return by_rule
 
 
@@ -333,8 +334,8 @@ def test_shuffles_to_one_worker_are_unbalanced():
         each
         for launch in range(6)
         for n, worker in enumerate("0111")
-        for each in [task(CASE, 100 * launch, 100 * launch + 0.1, name="shuffle-transfer",
-                          worker=worker, thread=n, launch=launch)]
+        for each in [task(CASE, 100 * launch, 100 * launch + 0.1, worker=worker, thread=n,
+                          name="rechunk-merge-rechunk-transfer", launch=launch)]
     ]  # fmt: skip
     assert "unbalanced-p2p" not in found(CASE, [*iterations(CASE), *both, *inputs])
     # What the only worker with input keeps is not known.

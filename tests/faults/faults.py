@@ -122,7 +122,7 @@ FAULTS = {
         options=lambda _: ("--workers", 2, "--threads", 4),
     ),
     "preparation": Fault(jobs=("graph", "array", "frame"), amounts=(0.5, 2.0, 1.0)),
-    "unbalanced-p2p": Fault(jobs=("frame", "array", "join"), amounts=(0.8, 0.95, 0.9),
+    "unbalanced-p2p": Fault(jobs=("frame", "index", "join"), amounts=(0.8, 0.95, 0.9),
                             also=("skew", "preparation")),
     "encryption": Fault(
         jobs=_MOVING, amounts=(2.0, 4.0, 3.0), in_job=False,

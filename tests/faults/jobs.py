@@ -104,7 +104,7 @@ def _with_fault(client, fault, amount, compute):
 
 
 def array(client, fault="none", amount=1.0, n=1200, chunk=300):
-    """Add an array to its transpose, block by block; or pass its blocks on, or rechunk it."""
+    """Add an array to its transpose, block by block; or pass its blocks on."""
     if fault == "small-messages":
         chunk = 30
     if fault == "connections":
@@ -114,15 +114,8 @@ def array(client, fault="none", amount=1.0, n=1200, chunk=300):
     if fault == "gathered":
         n = int((amount * 125_000) ** 0.5)
         chunk = n // 4
-    if fault == "unbalanced-p2p":
-        n, chunk = 4000, (500, -1)
     x = da.random.default_rng(0).random((n, n), chunks=chunk)
-    if fault == "unbalanced-p2p":
-        large = int(n * amount)
-        x = x.persist()
-        wait(x)
-        result = x.rechunk((-1, (large, *[(n - large) // 8] * 8)), method="p2p")
-    elif fault == "scheduler":
+    if fault == "scheduler":
         result = da.zeros(int(1000 * amount), chunks=1).map_blocks(_same)
     elif fault in ("small-messages", "connections"):
         result = x + x.T
@@ -138,8 +131,8 @@ def array(client, fault="none", amount=1.0, n=1200, chunk=300):
     return _with_fault(client, fault, amount, compute)
 
 
-def frame(client, fault="none", amount=1.0, rows=200_000, parts=8, joined=False):
-    """Shuffle a frame by a key, or join it with another; unbalanced, most rows have one key."""
+def frame(client, fault="none", amount=1.0, rows=200_000, parts=8, joined=False, indexed=False):
+    """Shuffle, join or index a frame by a key; unbalanced, most rows have one key."""
     if fault == "gathered":
         rows = int(amount * 1e6 / 24)
     if fault == "unbalanced-p2p":
@@ -167,6 +160,8 @@ def frame(client, fault="none", amount=1.0, rows=200_000, parts=8, joined=False)
         if joined:
             others = dd.from_pandas(pd.DataFrame({"key": range(1000)}), npartitions=2)
             result = ddf.merge(others, on="key", broadcast=False)
+        elif indexed:
+            result = ddf.set_index("key", divisions=[*range(0, 1001, 1000 // parts)])
         else:
             result = ddf if fault in ("scheduler", "parallelism") else ddf.shuffle("key")
 
@@ -194,6 +189,11 @@ def _plus_neighbours(block):
 def join(client, fault="none", amount=1.0):
     """Join a frame with another by a key."""
     return frame(client, fault, amount, joined=True)
+
+
+def index(client, fault="none", amount=1.0):
+    """Index a frame by a key, of which the divisions are known."""
+    return frame(client, fault, amount, indexed=True)
 
 
 def graph(client, fault="none", amount=1.0, tasks=40, megabytes=1.0):

@@ -58,6 +58,16 @@ def test_a_script_that_cant_be_varied_is_refused_before_anything_starts(source, 
     assert [*folder.iterdir()] == [folder / "job.py"]
 
 
+def test_a_client_of_another_library_is_no_cluster(write):
+    write("""
+        from google.cloud import storage
+
+        def main(client):
+            storage.Client().bucket("mine")
+    """)
+    assert workloads.load("job.py").source.is_script
+
+
 def test_the_four_lines_to_add_are_python(write):
     write("print(1)")
     message = processes.usage_error(processes.invoke("run", "job.py"))
@@ -75,6 +85,7 @@ def test_the_four_lines_to_add_are_python(write):
         ("job.py:main", "of a script main(client) is called, so write job.py"),
         ("sys:exit", "there is no Python module sys"),
         (":main", "there is no Python module ''"),
+        ("__main__:main", "there is no Python module __main__"),
         ("job:other", "the module defines no function 'other'; it defines: main"),
         ("job:", "the module defines no function ''"),
     ],

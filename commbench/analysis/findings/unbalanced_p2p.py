@@ -9,7 +9,7 @@ from commbench.model import Finding
 from commbench.model.units import format_bytes
 
 _TRANSFERS = ("shuffle-transfer", "hash-join-transfer", "rechunk-transfer")
-"""The tasks that send what is shuffled."""
+"""How the names of tasks end that send what is shuffled; others may be fused with these."""
 _MOST = 0.9
 _MORE = 1.5
 """The bytes of the worker that receives the most, over the average."""
@@ -30,7 +30,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     received = log.groupby(names)["nbytes"].sum()
     # A worker with less of the input receives more of the same output.
     tasks = case.tasks.astype({"name": "str", "worker": "str"})
-    inputs = tasks[tasks["name"].isin(_TRANSFERS)].groupby(names).size()
+    inputs = tasks[tasks["name"].str.endswith(_TRANSFERS)].groupby(names).size()
     share = inputs / inputs.groupby(level=window).transform("sum")
     # What a worker with nearly all of it keeps is not known.
     known = ~received.droplevel("worker").index.isin(share[share > _MOST].droplevel("worker").index)
@@ -38,8 +38,9 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     output = received / (1 - share.reindex(received.index).fillna(0.0))
     # In another iteration it may be another worker.
     most = received.groupby(level=window).max()
-    more = output.groupby(level=window).max() / (output.groupby(level=window).sum() / workers)
-    if more.median() < _MORE:
+    total = output.groupby(level=window).sum()
+    more = (output.groupby(level=window).max() / (total / workers)).dropna()
+    if more.empty or more.median() < _MORE:
         return
     busy = case.busy_s(log, *window) / case.wall_s
     yield Finding(
