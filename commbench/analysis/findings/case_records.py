@@ -137,12 +137,12 @@ class CaseRecords:
 
     @cached_property
     def transfers(self) -> pd.DataFrame:
-        """The transfers of measured iterations, with their ``seconds``."""
+        """The transfers of measured iterations that end after they begin, with ``seconds``."""
         layers = set(self.rows(self.run.samples)["layer"])
         table = self.run.transfers
         # Fetches of all-to-all have no wall time.
         rows = self.measured_rows(table) if "workload" in layers else self.rows(table)
-        return rows.assign(seconds=rows["stop_s"] - rows["start_s"])
+        return rows.assign(seconds=rows["stop_s"] - rows["start_s"]).query("seconds > 0")
 
     @cached_property
     def tasks(self) -> pd.DataFrame:

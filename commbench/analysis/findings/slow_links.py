@@ -90,8 +90,9 @@ def _effect(case: CaseRecords, channel: str, slow: pd.DataFrame) -> Effect:
     saved_s = case.busy_s(log, "launch", "iteration", "dst") * (1 - 1 / factors.median())
     workers = case.profiles.set_index(["launch", "iteration", "worker"])["data_s"]
     awaited_s = workers.reindex(saved_s.index)
+    window = ["launch", "iteration"]
     most, least = (
-        (seconds.groupby(level=["launch", "iteration"]).max() / case.wall_s).dropna()
+        seconds.groupby(level=window).max().reindex(case.wall_s.index, fill_value=0.0) / case.wall_s
         for seconds in (saved_s, np.minimum(saved_s, awaited_s))
     )
     return case.effect(most, least if len(workers) else 0 * most)
