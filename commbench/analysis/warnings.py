@@ -6,6 +6,7 @@ about what was not recorded.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -224,7 +225,11 @@ def _imprecise(run: Run) -> Iterator[str]:
             f"the budget of {rule.budget_s:.0f} s ended before the median of "
             f"{run.case_names[case_id]}{at * bool(sizes)} was known "
             f"within ±{rule.detect:.0%}: "
-            + (f"it is known within ±{widest:.0%}" if widest < 1 else "one launch has no interval")
+            + (
+                f"it is known within ±{widest:.0%}"
+                if widest < math.inf
+                else "too few launches have no 95 % interval"
+            )
         )
 
 
@@ -322,7 +327,7 @@ def undisturbed(run: Run) -> tuple[Run, list[str]]:
         f"{run.case_names[case_id]} {', '.join(map(str, sorted(launches)))}"
         for case_id, launches in ends[left_out].groupby("case_id", sort=False)["launch"]
     ]
-    return run.replace(ends=ends.assign(ok=ends["ok"] & ~left_out)), names
+    return run.replace(ends=ends[~left_out]), names
 
 
 def _other_load(run: Run) -> Iterator[Disturbance]:
@@ -397,10 +402,10 @@ def _unstable_samples(run: Run) -> Iterator[Disturbance]:
             nbytes = run.message_bytes(str(case_id), layer, worst["payload_bytes"])
             size = format_message_size(nbytes)
             at = f", {FETCHES.get(layer, layer)}, {size} ({len(above)} of {len(rows)} sizes)"
-            text = f"by {worst[column]:.0%} in {run.case_names[case_id]}{at * (len(rows) > 1)}"
+            text = f"by {_share(worst[column])} in {run.case_names[case_id]}{at * (len(rows) > 1)}"
             texts.setdefault(column, []).append(text)
         if column in texts:
-            largest.append(f"{spreads[column].max():.0%} {where}")
+            largest.append(f"{_share(spreads[column].max())} {where}")
     n_cases = spreads["case_id"].nunique()
     statement = f"times spread by up to {' and '.join(largest)}"
     statement += f" ({len(unstable)} of {n_cases} cases)" * (n_cases > 1)
@@ -413,6 +418,17 @@ def _unstable_samples(run: Run) -> Iterator[Disturbance]:
             statement,
         )
         statement = ""
+
+
+def _share(spread: float) -> str:
+    """Return a spread in percent, which means nothing beyond tenfold.
+
+    Examples
+    --------
+    >>> _share(0.21), _share(553.15)
+    ('21%', 'over 1000%')
+    """
+    return f"{spread:.0%}" if spread <= 10 else "over 1000%"
 
 
 def _drift(run: Run) -> Iterator[Disturbance]:

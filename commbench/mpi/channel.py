@@ -292,8 +292,10 @@ class Channel:
 
     def on_lost(self, reason: str) -> None:
         """Handle the loss of the TCP connection: the peer died, or both ends have closed."""
-        if self._peer_closed and self.expects():
+        if self.expects():
             # Its last messages may still be in shared memory, until somebody reads.
+            self._peer_closed = True
+            self._sender.close()
             self._lost = reason
             if self._reader is not None or self._closing:
                 self._start_grace()
@@ -304,7 +306,15 @@ class Channel:
         """Limit the wait for what the peer has announced, if it is gone."""
         self._cancel_grace()
         if self._lost is not None and self._ended is None and self.expects():
-            self._grace = self.engine.loop.call_later(GRACE_S, self._end, self._lost)
+            due_s = self.engine.loop.time() + GRACE_S
+            self._grace = self.engine.loop.call_at(due_s, self._on_grace, due_s)
+
+    def _on_grace(self, due_s: float) -> None:
+        if self.engine.loop.time() > due_s + GRACE_S / 10:
+            # The loop stood still, so that MPI was not asked for that long.
+            self._start_grace()
+        elif self._lost is not None:
+            self._end(self._lost)
 
     def _cancel_grace(self) -> None:
         if self._grace is not None:

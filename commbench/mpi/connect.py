@@ -16,7 +16,8 @@ What can fail in ``MPI_Comm_connect``, and how it is handled:
   written into the stack of the thread that called. So that thread stays, and lets MPI receive,
   until the peer can send no more: until both ends have sent FAILED, or the TCP connection is gone.
 - The first message does not leave in time: MPICH then leaks one of the 100 slots that it has for
-  such calls. So a process refuses to connect after `MAX_LOST` of these failures.
+  such calls, and UCX may still send from the stack of the thread. So that thread stays for ever,
+  and a process refuses to connect after `MAX_LOST` of these failures.
 - The port is damaged: UCX may crash on it. The HMAC of the handshake's messages detects that.
 """
 
@@ -51,13 +52,16 @@ MAX_LOST = 60
 """The number of slots, of these 100, that a process may leak."""
 MAX_KEPT = 256
 """The number of failed calls whose peers have not confirmed yet that they send no more."""
-LATE_S = 0.2
-"""How long MPI may need to receive what the peer sent before it confirmed that."""
+LATE_S, N_LATE = 1.0, 64
+"""How long MPI may need to receive what the peer sent before it confirmed that, and the least tests
+of a request: on a busy machine a thread may make few in that time.
+"""
 TAG_BITS = 27
 
 _REMEDY = "start it anew, or start all processes with one mpiexec (dask-mpi), or use tcp://"
 _TAG = re.compile(r"tag#\d+\$")
 _PORT = re.compile(r"tag#\d{1,9}\$connentry#[0-9A-F\[\]]{8,2000}\$")
+_NEVER = threading.Event()
 _NO_TAG = 0
 """No channel receives on it."""
 
@@ -77,7 +81,7 @@ class Calls:
     """Counts calls of ``MPI_Comm_connect``, and the resources that they keep."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self.n_running = 0
         self.n_worlds = 0
         self.n_lost = 0
@@ -119,7 +123,7 @@ class Calls:
         with self._lock:
             self.n_running -= 1
             # If MPICH can't send to the peer, it leaks the slot of the call.
-            self.n_lost += "establish_peer_conn" in str(error)
+            self.n_lost += _is_lost(error)
 
     def succeed(self) -> None:
         """Count a call that made a communicator."""
@@ -131,6 +135,11 @@ class Calls:
         """Count a thread that stays after its call (1), or ends (-1)."""
         with self._lock:
             self.n_kept += change
+
+
+def _is_lost(error: Exception | None) -> bool:
+    """Return whether the first message of a call did not leave."""
+    return "establish_peer_conn" in str(error)
 
 
 CALLS = Calls()
@@ -219,8 +228,13 @@ def start_connect(
             CALLS.count_kept(1)
             CALLS.end(error)
             call.set_result(OSError(f"MPI could not connect two processes: {error}"))
-            _drain_late_messages(local, end)
-            CALLS.count_kept(-1)
+            try:
+                _drain_late_messages(local, end)
+            finally:
+                CALLS.count_kept(-1)
+            if _is_lost(error):
+                threading.current_thread().name = "mpi-lost"
+                _NEVER.wait()
         else:
             CALLS.succeed()
             end.close()
@@ -246,9 +260,10 @@ def _drain_late_messages(local: Runtime, end: PeerEnd) -> None:
     while not end.wait(0.05):
         request.Test()
     end.close()
-    until = time.monotonic() + LATE_S
-    while time.monotonic() < until:
+    until, n_tests = time.monotonic() + LATE_S, 0
+    while time.monotonic() < until or n_tests < N_LATE:
         request.Test()
+        n_tests += 1
         time.sleep(0.01)
     request.Cancel()
     request.Wait()

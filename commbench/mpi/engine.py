@@ -324,6 +324,8 @@ class Engine:
         # Not needed to receive: the peers ring for every message. MPI may have other work to
         # progress, such as setting up a connection.
         self._sleeping = False
-        for channel in list(self._idle):
-            channel.poll()
-        self._step()
+        try:
+            for channel in list(self._idle):
+                channel.poll()
+        finally:
+            self._step()

@@ -25,7 +25,15 @@ from distributed.comm.core import FatalCommClosedError
 from commbench.mpi.connect import CALLS, TAG_BITS, PeerEnd, check_port, free, start_connect
 from commbench.mpi.control import Control
 from commbench.mpi.handshake import Hello, Kind, ProtocolError, fields, shortened
-from commbench.mpi.pairs import LOCK, PAIRS, Pair, agree_on_key, forget, release_dead
+from commbench.mpi.pairs import (
+    LOCK,
+    PAIRS,
+    Pair,
+    agree_on_key,
+    awaited_secret,
+    forget,
+    release_dead,
+)
 from commbench.mpi.receive_queue import SENDERS, started_at
 from commbench.mpi.runtime import Runtime
 
@@ -37,8 +45,8 @@ connections of the pair wait meanwhile.
 """
 _MAX_PROOFS = 8
 
-_connecting: dict[str, Future[None]] = {}
-"""By peer, the connect that this process leads; its future is done when that has ended."""
+_connecting: dict[str, tuple[Future[None], asyncio.AbstractEventLoop]] = {}
+"""By peer, the connect that this process leads: a future that is done when it has ended."""
 
 
 async def introduce(
@@ -196,17 +204,21 @@ class _Handshake:
             if self._mode == "self":
                 raise ProtocolError("the peer is not this process")
             with LOCK:
-                if (connecting := _connecting.get(name)) is None:
-                    ended = _connecting[name] = Future[None]()
+                connecting, loop = _connecting.get(name, (None, None))
+                # In a closed loop no connect ends.
+                if connecting is None or (loop is not None and loop.is_closed()):
+                    ours = Future[None](), asyncio.get_running_loop()
+                    _connecting[name] = ours
                     break
             await asyncio.shield(asyncio.wrap_future(connecting))
             self._control.send(Kind.RETRY)
         try:
             self._count()
             tag = secrets.randbits(TAG_BITS)
-            self._control.send(Kind.CONNECT, tag=tag, **self._contact())
-            _, body = await self._receive(Kind.CONNECTING)
-            pair = await self._make_pair(tag, *fields(body, port=str, segments=list))
+            with awaited_secret(self._hello, self._peer) as mark:
+                self._control.send(Kind.CONNECT, tag=tag, **self._contact())
+                _, body = await self._receive(Kind.CONNECTING)
+                pair = await self._make_pair(mark, tag, *fields(body, port=str, segments=list))
             async with self._failing(pair):
                 self._check_ready((await self._receive(Kind.READY))[1], pair)
                 self._send_ready(pair)
@@ -215,8 +227,9 @@ class _Handshake:
             self._uncount()
             self._discard_sender()
             with LOCK:
-                del _connecting[name]
-            ended.set_result(None)
+                if _connecting.get(name) is ours:
+                    del _connecting[name]
+            ours[0].set_result(None)
 
     async def follow(self) -> Pair:
         """Offer proofs until the leader accepts one, or asks to connect over MPI."""
@@ -233,8 +246,9 @@ class _Handshake:
             raise ProtocolError("a process connected to itself")
         self._count()
         try:
-            self._control.send(Kind.CONNECTING, **self._contact())
-            pair = await self._make_pair(tag, port, segments)
+            with awaited_secret(self._hello, self._peer) as mark:
+                self._control.send(Kind.CONNECTING, **self._contact())
+                pair = await self._make_pair(mark, tag, port, segments)
         finally:
             self._uncount()
             self._discard_sender()
@@ -291,7 +305,7 @@ class _Handshake:
     def _send_failed(self, error: BaseException) -> None:
         self._control.send(Kind.FAILED, reason=shortened(str(error) or repr(error)))
 
-    async def _make_pair(self, tag: int, port: str, segments: list[Any]) -> Pair:
+    async def _make_pair(self, mark: bytes, tag: int, port: str, segments: list[Any]) -> Pair:
         """Make a communicator with the peer, agree on a key, and keep both in `PAIRS`."""
         local, peer = self._local, self._peer
         if self._mode == "world":
@@ -309,9 +323,7 @@ class _Handshake:
             pair = pair._replace(communicator=await self._connect(port, tag, pair))
             self._sender = None
         async with self._failing(pair), asyncio.timeout(STEP_TIMEOUT_S):
-            pair = pair._replace(
-                key=await agree_on_key(local, pair, self._hello, peer, self._control)
-            )
+            pair = pair._replace(key=await agree_on_key(local, pair, mark, self._control))
         with LOCK:
             PAIRS.setdefault(peer.process, []).append(pair)
         return pair

@@ -8,6 +8,7 @@ import hashlib
 import secrets
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
@@ -20,7 +21,8 @@ from commbench.mpi.runtime import Runtime
 from commbench.mpi.transfers import Transfer
 
 __all__ = [
-    "LOCK", "PAIRS", "Pair", "agree_on_key", "forget", "release_dead", "release_dead_soon",
+    "LOCK", "PAIRS", "Pair", "agree_on_key", "awaited_secret", "forget", "release_dead",
+    "release_dead_soon",
 ]  # fmt: skip
 
 RELEASE_AFTER_S = (1, 4, 16, 64)
@@ -56,15 +58,13 @@ class Pair(NamedTuple):
 
 PAIRS: dict[str, list[Pair]] = {}
 """By the peer's name. There are several if one end has abandoned a connect."""
-LOCK = threading.Lock()
+LOCK = threading.RLock()
+"""Reentrant: the garbage collector may end a handshake in a thread that has it."""
 _failed: set[tuple[int, int | None]] = set()
 """The processes, by pid and start, of failed pairs: their memory may be attached."""
 _SECRET_NBYTES = 32
 _awaited: dict[bytes, bytes] = {}
 """By what it begins with, the secret that each handshake awaits; empty until it has arrived."""
-_MAX_EARLY = 256
-_early: dict[bytes, bytes] = {}
-"""Secrets that no handshake awaits: not yet, or not any more."""
 _checks: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[float, float]] = WeakKeyDictionary()
 """By event loop and delay, the time of the next check."""
 
@@ -119,12 +119,12 @@ def forget(name: str, pair: Pair) -> bool:
 def release_dead() -> bool:
     """Drop peers on this host that have died, detach their memory; return whether some live."""
     with LOCK:
-        known = {(p.pid, p.started) for pairs in PAIRS.values() for p in pairs if p.segments}
-        known |= _failed
-        dead = {process for process in known if has_ended(*process)}
-        alive = known - dead
+        known = _near()
+    dead = {process for process in known if has_ended(*process)}
+    with LOCK:
+        alive = _near() - dead
         for name, pairs in list(PAIRS.items()):
-            PAIRS[name] = [p for p in pairs if not p.segments or (p.pid, p.started) in alive]
+            PAIRS[name] = [p for p in pairs if not p.segments or (p.pid, p.started) not in dead]
             if not PAIRS[name]:
                 del PAIRS[name]
         _failed.difference_update(dead)
@@ -134,27 +134,44 @@ def release_dead() -> bool:
         return bool(alive)
 
 
-async def agree_on_key(
-    local: Runtime, pair: Pair, hello: Hello, peer: Hello, control: Control
-) -> bytes:
+def _near() -> set[tuple[int, int | None]]:
+    """Return the processes on this host whose memory may be attached, by pid and start."""
+    return {(p.pid, p.started) for some in [*PAIRS.values()] for p in some if p.segments} | _failed
+
+
+@contextlib.contextmanager
+def awaited_secret(hello: Hello, peer: Hello) -> Iterator[bytes]:
+    """Keep the peer's secret from now on; give what it begins with, a hash of both nonces.
+
+    The peer may send it as soon as it knows that both ends connect. What no handshake waits for is
+    dropped: in world mode, strangers can have a process send to any rank.
+    """
+    mark = hashlib.sha256("".join(sorted([hello.nonce, peer.nonce])).encode()).digest()
+    _awaited[mark] = b""
+    try:
+        yield mark
+    finally:
+        del _awaited[mark]
+
+
+async def agree_on_key(local: Runtime, pair: Pair, mark: bytes, control: Control) -> bytes:
     """Return a key derived from random bytes that both ends exchange over MPI.
 
-    The message begins with a hash of both nonces. In world mode, strangers can have this process
-    send to any rank, which drops what no handshake there waits for.
+    Parameters
+    ----------
+    mark
+        What both messages begin with: that of `awaited_secret`.
 
     Raises
     ------
     OSError
         If the peer goes away, or MPI fails.
     """
-    nonces = "".join(sorted([hello.nonce, peer.nonce])).encode()
-    mark, secret = hashlib.sha256(nonces).digest(), secrets.token_bytes(_SECRET_NBYTES)
+    secret = secrets.token_bytes(_SECRET_NBYTES)
     buffer = bytearray(mark + secret)
     requests: list[Any] = []
     delay = 0.0
     engine = Engine.for_loop(asyncio.get_running_loop())
-    with LOCK:
-        _awaited[mark] = _early.pop(mark, b"")
     try:
         send = pair.communicator.Isend
         requests.append(send((buffer, local.mpi.BYTE), pair.rank, local.tags.reserved))
@@ -170,9 +187,7 @@ async def agree_on_key(
         if isinstance(error, Exception) and not isinstance(error, OSError):
             raise OSError(f"MPI could not exchange keys: {error}") from error
         raise
-    finally:
-        theirs = _awaited.pop(mark)
-    return hashlib.sha256(b"".join(sorted([secret, theirs]))).digest()
+    return hashlib.sha256(b"".join(sorted([secret, _awaited[mark]]))).digest()
 
 
 def _receive_secrets(local: Runtime, communicator: Any) -> None:
@@ -184,6 +199,5 @@ def _receive_secrets(local: Runtime, communicator: Any) -> None:
             buffer = bytearray(status.Get_count(byte))
             message.Recv((buffer, byte))
             mark, secret = bytes(buffer[:-_SECRET_NBYTES]), bytes(buffer[-_SECRET_NBYTES:])
-            (_awaited if mark in _awaited else _early)[mark] = secret
-            while len(_early) > _MAX_EARLY:
-                del _early[next(iter(_early))]
+            if mark in _awaited:
+                _awaited[mark] = secret

@@ -173,7 +173,7 @@ class Senders:
     def __init__(self) -> None:
         self.has_skipped = False
         self._queue: ReceiveQueue | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._checking = threading.Lock()
         self._counts: Counter[_Sender] = Counter()
         self._slots: set[int] = set()

@@ -268,15 +268,20 @@ def _launcher_environment(is_mpich: bool) -> Iterator[socket.socket | None]:
             for name in ("PMI_FD", *variables):
                 del os.environ[name]
             # MPI needs its manager only to initialize and to finalize, which it never does here.
+            with contextlib.suppress(OSError):
+                # A child that another thread has started meanwhile may have a copy.
+                ours.shutdown(socket.SHUT_RDWR)
             ours.close()
             server.wait()
 
 
 def _finalize_at_exit(mpi: Any) -> None:
     """Finalize MPI at exit: to a launcher, a rank that exits without that has crashed."""
+    rank = os.getpid()
 
     def finalize() -> None:
-        if not mpi.Is_finalized():
+        # A child that was forked is no rank.
+        if os.getpid() == rank and not mpi.Is_finalized():
             mpi.Finalize()
 
     if sys.modules["mpi4py"].rc.finalize is False:

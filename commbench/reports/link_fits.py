@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from commbench.model import Manifest
 from commbench.model.units import format_bytes, format_message_size, format_seconds
 from commbench.reports.json import dumps
-from commbench.reports.sections import Table, number, percent
+from commbench.reports.sections import Table, number, percent, plural
 from commbench.stats.link_model import LinkModel
 
 _MAX_PAIRS = 24
@@ -78,7 +78,7 @@ def _round_trips(models: Sequence[LinkModel]) -> dict[str, Iterable[str]]:
 
 
 def _name(model: LinkModel) -> str:
-    pairs = "1 pair" if model.n_pairs == 1 else f"{model.n_pairs} pairs"
+    pairs = plural(model.n_pairs, "pair")
     return f"{model.src} → {model.dst}" if model.src else f"{model.link} ({pairs})"
 
 

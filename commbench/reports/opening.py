@@ -166,12 +166,16 @@ def _waits(run: Run, row: Any) -> str:
     Of a region with others in it, return these.
     """
     entered = f" (the median of {row.n_samples})" if row.n_samples > 1 else ""
-    numbers = run.regions["iteration"][run.regions["case_id"] == row.case_id]
+    numbers = run.measured["iteration"][run.measured["case_id"] == row.case_id]
     inner = run.regions[run.regions["parent"].isin(numbers)]
     if len(inner):
-        inner_s = inner.groupby("parent")["seconds"].sum().median()
-        names = _listed([*dict.fromkeys(inner["name"])][:3])
-        return f"{entered}, {format_seconds(inner_s)} of it in {names}"
+        inner_s = inner.groupby("parent")["seconds"].sum().reindex(numbers, fill_value=0.0).median()
+        # Those of several threads may last longer together.
+        if not 0 < inner_s <= row.median_s:
+            return entered
+        names = [*inner["name"].unique()]
+        listed = _listed([*names[:3], *["others"] * (len(names) > 3)])
+        return f"{entered}, {format_seconds(inner_s)} of it in {listed}"
     shares = run.profile_shares[run.profile_shares["process"] == "workers"]
     shares = shares[shares["case_id"] == row.case_id]
     if shares.empty:

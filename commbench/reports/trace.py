@@ -70,10 +70,12 @@ def _case(run: Run, case: Case, sample: pd.Series[Any], first_process: int) -> I
     yield from _fetches(fetches, processes, began_s)
     yield from _loops(loops, same(run.long_turns), processes, sample)
     for use in uses.itertuples():
-        for name, value in (("cores in use", use.n_cores), ("memory (bytes)", use.memory_bytes)):
-            # A reading is of the time before it.
-            at_s = max(0.0, use.start_s - began_s)
-            yield _counter(name, processes[str(use.worker)], at_s, value)
+        # Cores are those of the time before a reading.
+        for name, read_s, value in (
+            ("cores in use", use.start_s, use.n_cores),
+            ("memory (bytes)", use.stop_s, use.memory_bytes),
+        ):
+            yield _counter(name, processes[str(use.worker)], max(0.0, read_s - began_s), value)
 
 
 def _loops(

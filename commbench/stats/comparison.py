@@ -240,10 +240,11 @@ def _session_ratios(history: Sequence[Run], control: str) -> dict[tuple[str, str
 
 
 def _after_sessions(comparison: Comparison, usual: float) -> Comparison:
-    """Return the comparison, ``inconclusive`` if its ratio is `usual` between sessions."""
-    decided = comparison.verdict in ("faster", "slower")
-    within = decided and 1 / usual <= comparison.ratio <= usual
-    verdict = "inconclusive" if within else comparison.verdict
+    """Return the comparison, ``inconclusive`` if `usual` between sessions contradicts it."""
+    differs = comparison.verdict in ("faster", "slower")
+    within = differs and 1 / usual <= comparison.ratio <= usual
+    unlike = comparison.verdict == "same" and usual > 1 + comparison.min_effect
+    verdict = "inconclusive" if within or unlike else comparison.verdict
     # Comparisons with nan are false.
     detectable = usual if usual > comparison.detectable else comparison.detectable
     return replace(comparison, sessions_ratio=usual, detectable=detectable, verdict=verdict)

@@ -188,12 +188,15 @@ def counting(run: Run) -> Array:
 def moved_bytes(run: Run) -> pd.Series[float]:
     """Return the serialized bytes that an iteration moved between workers, per case: the mean.
 
-    Cases without a cluster of workers are not included.
+    Only iterations with a sample that counts. Cases without a cluster of workers are not included.
     """
-    samples = timed(run)
-    n_iterations = samples[samples["layer"] == "workload"].groupby("case_id").size()
-    moved = run.coverage.set_index("case_id")["wire_bytes"] / n_iterations
-    return moved.dropna()
+    iteration, samples = ["case_id", "launch", "iteration"], timed(run)
+    samples = samples[samples["layer"] == "workload"]
+    between = run.wire[(run.wire["src"] != run.wire["dst"]) & (run.wire["dst"] != "")]
+    between = between.merge(samples[iteration].drop_duplicates(), on=iteration)
+    moved = between.groupby("case_id", observed=True)["nbytes"].sum()
+    moved = moved.reindex(pd.Index(run.coverage["case_id"]), fill_value=0)
+    return (moved / samples.groupby("case_id").size()).dropna()
 
 
 def coverage(run: Run) -> pd.DataFrame:

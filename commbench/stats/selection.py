@@ -54,9 +54,9 @@ def counts(table: pd.DataFrame, run: Run) -> pd.Series[bool]:
 
 
 def measured(run: Run) -> pd.DataFrame:
-    """Return the samples of ``timed`` without those detected as warm-up."""
+    """Return the samples of ``timed`` without those detected as warm-up, which user code hasn't."""
     samples = timed(run)
-    return samples[~_warmup_mask(samples)]
+    return samples if run.is_user_code else samples[~_warmup_mask(samples)]
 
 
 def timed(run: Run) -> pd.DataFrame:

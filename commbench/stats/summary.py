@@ -16,7 +16,7 @@ import pandas as pd
 
 from commbench.stats.inference import median_interval
 from commbench.stats.pairs import moved_bytes
-from commbench.stats.selection import GROUP, good_launches, in_suite_order, timed
+from commbench.stats.selection import GROUP, good_launches, in_suite_order, outer_regions, timed
 from commbench.stats.stability import modes
 
 if TYPE_CHECKING:
@@ -133,7 +133,9 @@ def costs(run: Run) -> pd.DataFrame:
     on_cluster = summaries["layer"] == "workload"
     on_wire = summaries["case_id"].map(moved_bytes(run))
     moved = (summaries["payload_bytes"] * 1.0).where(~on_cluster, on_wire)
-    cost = summaries["cpu_s"] / (moved / 1e9)
+    # The bytes of regions with others in them are not all of those that the CPU time was for.
+    outer = summaries["case_id"].isin(outer_regions(run)["case_id"])
+    cost = summaries["cpu_s"] / (moved / 1e9).mask(outer)
     return summaries.assign(
         moved_bytes=moved,
         cpu_s_per_GB=cost.where(moved > 0),

@@ -32,6 +32,8 @@ NO_TASKS = ("scheduler", "client")
 _LOOP_CONTEXTS = ("gather-dep", "get-data")
 _P2P_WAIT = "p2p-comms-limiter"
 """What Dask calls the wait of a P2P shuffle's task for earlier bytes to be sent."""
+_WORKS = 0.05
+"""The share of an idle period in which task threads that work want a core."""
 _LABELS = {
     "serialize_s": ("serialize", "compress"),
     "deserialize_s": ("deserialize", "decompress"),
@@ -65,9 +67,10 @@ def worker_profiles(run: Run) -> pd.DataFrame:
         windows[[*_KEY[:3], "workload", "backend", "started_at_s", "seconds"]], on=_KEY[:3]
     )  # fmt: skip
     profiles = processes.rename(columns={"seconds": "wall_s"}).set_index(_KEY)
+    idle_s = run.threads["idle_seconds"].where(is_idle(run.threads))
     threads = {
         role: table.drop_duplicates(_KEY).set_index(_KEY).reindex(profiles.index)
-        for role, table in run.threads.groupby("role")
+        for role, table in run.threads.assign(idle_seconds=idle_s).groupby("role")
     }
     # All values of a missing role are nan.
     no_threads = run.threads[:0].set_index(_KEY).reindex(profiles.index)
@@ -122,14 +125,16 @@ def worker_times(run: Run) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        One row per case, launch, iteration and worker: ``wall_s`` and the four parts that add up
-        to it: ``transfer_only_s`` (at least one incoming fetch and no task), ``overlap_s`` (both),
-        ``compute_only_s`` (at least one task and no fetch), ``neither_s``.
+        One row per case without ``outer_regions``, launch, iteration and worker: ``wall_s`` and
+        the four parts that add up to it: ``transfer_only_s`` (at least one incoming fetch and no
+        task), ``overlap_s`` (both), ``compute_only_s`` (at least one task and no fetch),
+        ``neither_s``.
     """
     fetches, tasks = _fetches_and_tasks(run)
     # Every worker has a count in every iteration, even one without fetches or tasks.
-    samples = run.measured
-    windows = samples[samples["layer"] == "workload"].merge(run.log_counts[_KEY], on=_KEY[:3])
+    samples = run.measured[~run.measured["case_id"].isin(outer_regions(run)["case_id"])]
+    workers = run.log_counts[_KEY].drop_duplicates()
+    windows = samples[samples["layer"] == "workload"].merge(workers, on=_KEY[:3])
     rows = []
     for window in windows.itertuples():
         key = (window.case_id, window.launch, window.iteration, window.worker)
@@ -211,6 +216,14 @@ def is_barrier(tasks: pd.DataFrame) -> pd.Series[bool]:
     """Return which tasks only wait until all bytes of a P2P shuffle have arrived."""
     names = tasks["name"]
     return names.isin([name for name in names.unique() if str(name).startswith("shuffle-barrier")])
+
+
+def is_idle(threads: pd.DataFrame) -> pd.Series[bool]:
+    """Return which rows of ``Run.threads`` have an idle period in which no task ran."""
+    demand = (threads["idle_cpu_seconds"] + threads["idle_wait_seconds"]) / threads["idle_seconds"]
+    windows = pd.MultiIndex.from_frame(threads[_KEY[:3]])
+    works = (threads["role"] == "tasks") & (demand > _WORKS)
+    return (threads["idle_seconds"] > 0) & ~windows.isin(windows[works])
 
 
 def _loop_accounts(

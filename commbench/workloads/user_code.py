@@ -20,7 +20,7 @@ import os
 import runpy
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, make_dataclass
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
@@ -227,10 +227,9 @@ def _candidates(module: str) -> Iterator[Path]:
     """Yield the files that the module can have; nothing is imported, not even its packages."""
     top, *rest = module.split(".")
     here = [] if sys.flags.safe_path else [""]
-    spec = None
-    # That of this program itself, __main__, is unknown.
-    with suppress(ValueError):
-        spec = PathFinder.find_spec(top, [*here, *sys.path]) or find_spec(top) if top else None
+    if top in ("", "__main__"):
+        return
+    spec = PathFinder.find_spec(top, [*here, *sys.path]) or find_spec(top)
     if spec is None:
         return
     if not rest:

@@ -508,6 +508,12 @@ def test_a_slow_link_costs_what_its_transfers_last_too_long():
     assert finding.effect.high == pytest.approx(0.36, abs=0.01)
     # The rate is that of the pair, which pages show, too.
     assert "(4.00 MB/s against 40.0 MB/s)" in finding.statement
+    # Iterations without such transfers count, too.
+    others = [
+        dataclasses.replace(each, iteration=n)
+        for each in iterations(case) for n in (1, 2) if hasattr(each, "iteration")
+    ]  # fmt: skip
+    assert "slow-links" not in found(case, [*records, *others])
 
 
 def test_the_largest_effect_of_a_case_comes_first_and_what_is_fine_is_said_of_others_only(

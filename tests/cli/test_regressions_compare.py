@@ -379,6 +379,10 @@ def test_what_other_days_differ_by_is_no_verdict(old, tmp_path):
     assert (status, content["outcome"]) == (0, "undecided")
     assert content["comparisons"][0]["sessions_ratio"] > 1.2
     assert "other" in compare(old, new, "--history", tmp_path).stdout
+    alike = write(tmp_path, "alike", 1.01)
+    assert compared(old, alike)[1]["comparisons"][0]["verdict"] == "same"
+    status, content = compared(old, alike, "--history", tmp_path, "--undecided", "fail")
+    assert (status, content["comparisons"][0]["verdict"]) == (4, "inconclusive")
 
 
 def test_a_history_that_is_too_short_is_refused(old, tmp_path):
@@ -404,6 +408,7 @@ def test_disturbed_launches_are_left_out_and_named(old, tmp_path):
     result = compare(old, new)
     assert result.exit_code == 0
     assert "left out of the second run" in result.stdout
+    assert "failed" not in result.stdout
     assert "merge over tcp 6, 7" in result.stdout
     (tcp, _) = compared(old, new)[1]["comparisons"]
     assert (tcp["n_launches"], tcp["ratio"]) == (6, pytest.approx(1))

@@ -42,7 +42,7 @@ def _failed(name: str) -> Outcome:
 
 def tables(rows: list[dict[str, Any]]) -> str:
     """Return the rates of hits and of false alarms, as Markdown."""
-    lines = ["| rule | what it detects | hits | hits in validation | false alarms |",
+    lines = ["| rule | what it detects | hits while tuning | hits in validation | false alarms |",
              "| --- | --- | --- | --- | --- |"]  # fmt: skip
     names = [*Outcome.__dataclass_fields__, "trial", "seed", "at", "commit", "machine"]
     table = pd.DataFrame(rows, columns=names)
@@ -57,9 +57,10 @@ def tables(rows: list[dict[str, Any]]) -> str:
             if name not in possible(row.trial) and row.false != ["failed"]
         )  # fmt: skip
         false = [name in rules for rules in without]
+        right, validates = trials["right"], trials["for_validation"].astype(bool)
         lines.append(
-            f"| `{name}` | {rule.title}; from {rule.limit} | {_rate(trials['right'])} | "
-            f"{_rate(trials['right'][trials['for_validation'].astype(bool)])} | {_rate(false)} |"
+            f"| `{name}` | {rule.title}; from {rule.limit} | {_rate(right[~validates])} | "
+            f"{_rate(right[validates])} | {_rate(false)} |"
         )
     if len(healthy):
         lines.append(

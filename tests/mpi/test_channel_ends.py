@@ -6,6 +6,7 @@ MPI and the connection are stubs: which messages have arrived, and which sends a
 # ruff: noqa: N802 - the names of mpi4py
 
 import asyncio
+import time
 from collections import deque
 from types import SimpleNamespace
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from scenarios import in_event_loop
 
 from commbench.mpi import channel as module
-from commbench.mpi import sender, wire
+from commbench.mpi import engine, sender, wire
 from commbench.mpi.channel import Channel, ChannelClosedError
 from commbench.mpi.control import Record
 from commbench.mpi.engine import Engine
@@ -154,9 +155,51 @@ async def test_a_message_whose_rest_never_comes_is_not_waited_for() -> None:
 
 
 @in_event_loop
-async def test_announced_messages_stay_readable_after_the_loss() -> None:
+async def test_a_loop_that_stood_still_asks_mpi_again() -> None:
+    end = End(Communicator(SMALL))
+    probe, n_probes = end.communicator.Improbe, 0
+
+    def late(*arguments: Any) -> Message | None:
+        nonlocal n_probes
+        n_probes += 1
+        return probe(*arguments) if n_probes > 5 else None
+
+    end.communicator.Improbe = late  # type: ignore[method-assign]
+    end.channel.on_record(Record.CLOSE, 1)
+    end.channel.on_lost("killed")
+    reading = asyncio.ensure_future(end.channel.receive())
+    while n_probes < 2:
+        await asyncio.sleep(0)
+    time.sleep(2 * module.GRACE_S)
+    assert [bytes(frame) for frame in await reading] == [b"x"]
+    await end.ended()
+
+
+@in_event_loop
+async def test_a_poll_that_fails_does_not_stop_the_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "SAFETY_S", 0.01)
+    loop, n_polls = asyncio.get_running_loop(), 0
+    loop.set_exception_handler(lambda *_: None)
+
+    class Idle:
+        def poll(self) -> bool:
+            nonlocal n_polls
+            n_polls += 1
+            raise MemoryError
+
+    idle = Idle()
+    Engine.for_loop(loop).make_idle(idle)  # type: ignore[arg-type]
+    async with asyncio.timeout(60):
+        while n_polls < 3:
+            await asyncio.sleep(0.01)
+    Engine.for_loop(loop).unwatch(idle)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("record", [Record.CLOSE, Record.DOORBELL])
+@in_event_loop
+async def test_announced_messages_stay_readable_after_the_loss(record: Record) -> None:
     end = End(Communicator(SMALL, SMALL))
-    end.channel.on_record(Record.CLOSE, 2)
+    end.channel.on_record(record, 2)
     end.channel.on_lost("killed")
     await asyncio.sleep(4 * module.GRACE_S)
     for _ in range(2):

@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import socket
 import threading
+from types import SimpleNamespace
 
 import pytest
 from distributed.comm.core import FatalCommClosedError
+from processes import until
 
 from commbench.mpi import connect, handshake
 from commbench.mpi.connect import MAX_CALLS, MAX_KEPT, MAX_LOST, MAX_PEERS, Calls
@@ -52,6 +54,40 @@ def test_threads_kept_after_failed_calls_and_slots_that_mpich_leaks_are_limited(
     assert calls.n_running == 0
     with pytest.raises(FatalCommClosedError, match="firewall"):
         calls.begin()
+
+
+def test_a_thread_stays_where_ucx_may_still_send_from_its_stack(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError("MPI_ERR_PORT: establish_peer_conn failed")
+
+    n_tests = 0
+
+    def test() -> None:
+        nonlocal n_tests
+        n_tests += 1
+
+    monkeypatch.setattr(connect, "_connect", fail)
+    monkeypatch.setattr(connect, "CALLS", calls := Calls())
+    monkeypatch.setattr(connect, "LATE_S", 0.0)
+    monkeypatch.setattr(connect, "_NEVER", ended := threading.Event())
+    request = SimpleNamespace(Test=test, Cancel=lambda: None, Wait=lambda: None)
+    local = SimpleNamespace(
+        lock=contextlib.nullcontext(), mpi=SimpleNamespace(BYTE=None),
+        self_comm=SimpleNamespace(Irecv=lambda *_: request),
+    )  # fmt: skip
+    end = SimpleNamespace(wait=lambda _: True, close=lambda: None)
+    calls.begin()
+    with pytest.raises(OSError, match="establish_peer_conn"):
+        raise connect.start_connect(local, "", 0, frozenset(), end).result()  # type: ignore[arg-type]
+    until(lambda: calls.n_kept == 0, "the thread waits for its peer")
+    (thread,) = (each for each in threading.enumerate() if each.name.startswith("mpi-"))
+    assert n_tests >= connect.N_LATE
+    thread.join(0.1)
+    assert thread.is_alive()
+    ended.set()
+    thread.join()
 
 
 def test_failure_to_start_a_thread_is_an_oserror(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 
@@ -106,17 +107,58 @@ def test_a_rank_sends_on_one_tag_only_before_anything_is_proven() -> None:
     assert world.sent == [(64, 1, 99)]
 
 
-def test_secrets_of_other_handshakes_are_kept_and_a_limited_number_of_unknown_ones(
+def test_secrets_of_other_handshakes_are_kept_and_unknown_ones_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    others = [secrets.token_bytes(64) for _ in range(4 * pairs._MAX_EARLY)]
+    others = [secrets.token_bytes(64) for _ in range(1000)]
     awaited = others[::2]
     monkeypatch.setattr(pairs, "_awaited", {other[:32]: b"" for other in awaited})
-    monkeypatch.setattr(pairs, "_early", {})
     handshake(World(*others), "world", hello("f", "world", rank=1), *CONNECTS)
     assert pairs._awaited == {other[:32]: other[32:] for other in awaited}
-    assert len(pairs._early) == pairs._MAX_EARLY
-    assert pairs._early[others[1][:32]] == others[1][32:]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "messages", "connects"),
+    [
+        ("0", "f", CONNECTS, Kind.CONNECT),
+        ("f", "0", [(Kind.CONNECT, {"tag": 1, "port": "", "segments": []})], Kind.CONNECTING),
+    ],
+)
+def test_a_secret_is_awaited_before_the_peer_can_send_it(
+    ours: str, theirs: str, messages: list[tuple[Kind, dict[str, Any]]], connects: Kind
+) -> None:
+    """Hundreds of ranks may send theirs at once."""
+    n_awaited = {}
+
+    class Watched(Connection):
+        def send(self, kind: Kind, **_: Any) -> None:
+            n_awaited[kind] = len(pairs._awaited)
+
+    local, peer = hello(ours, "world"), hello(theirs, "world", rank=1)
+    here = runtime(World())
+    here.process = local.process
+    with pytest.raises(OSError, match="has gone"):
+        asyncio.run(
+            pairing.share_communicator(here, local, peer, "world", Watched(*messages))  # type: ignore[arg-type]
+        )
+    assert n_awaited[connects] == 1
+    assert not pairs._awaited
+
+
+def test_a_connect_whose_loop_is_closed_delays_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.new_event_loop()
+    loop.close()
+    monkeypatch.setattr(pairing, "_connecting", {32 * "f": (Future(), loop)})
+    handshake(World(), "world", hello("f", "world", rank=1), *CONNECTS)
+    assert not pairing._connecting
+
+
+def test_the_garbage_collector_may_end_a_handshake_under_a_lock() -> None:
+    with pairs.LOCK:
+        assert not pairs.forget("nobody", pairs.Pair(None, 0, b"", 1))
+    senders = Senders()
+    with senders._lock:
+        senders.discard(senders.add(None))
 
 
 @pytest.mark.parametrize("tag", [7, 99, 200])

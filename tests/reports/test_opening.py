@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from builders import launches, sample
 
+from commbench import stats
 from commbench.analysis import warnings
 from commbench.analysis.run import load
 from commbench.model import USER_CODE, ClusterSpec, Effect, Region, Stopping
@@ -318,10 +319,11 @@ def test_slow_pairs_leave_room_for_the_verdicts(recorded):
     records += [
         builders.transfer(
             case, 0, 0.9 if {src, dst} in ({"0", "1"}, {"2", "3"}) else 0.1,
-            src=src, dst=dst, launch=launch,
+            src=src, dst=dst, launch=launch, iteration=iteration,
         )
         for case in cases
         for launch in range(len(SAME))
+        for iteration in range(3)
         for src, dst in itertools.permutations("01234", 2)
     ]  # fmt: skip
     run = recorded(cases, records)
@@ -525,7 +527,7 @@ def test_where_all_is_decided_nothing_can_be_missed(recorded):
     assert not any("can miss" in str(part) for part in opening.opening(decided))
     open_ = run_of(recorded, {"tcp": 1.0, "mpi": NOISY})
     assert any(
-        "Where no difference is shown, this run can miss one below" in str(part)
+        "Where no difference is shown, this run can miss one of up to" in str(part)
         for part in opening.opening(open_)
     )
 
@@ -584,10 +586,50 @@ def test_a_region_with_others_in_it_says_which(recorded):
     records += [sample(outer, 0.26, tool="your code"),
                 sample(inner, 0.256, iteration=1, tool="your code")]  # fmt: skip
     records += [
-        builders.thread_time(case, worker, iteration=n, cpu_seconds=1.0)
+        record
         for n, case in enumerate((outer, inner)) for worker in ("0", "1")
+        for record in (
+            builders.thread_time(case, worker, iteration=n, cpu_seconds=1.0),
+            *[builders.log_count(case, worker, iteration=n)] * 2,
+        )
     ]  # fmt: skip
     run = recorded([outer, inner], builders.ended(records))
     first, _ = opening.verdicts(run)
     assert first == "sum took 260 ms, 256 ms of it in transpose."
-    assert {*run.worker_profiles["workload"]} == {"transpose"}
+    for table in (run.worker_profiles, stats.worker_times(run)):
+        assert table[["workload", "worker"]].to_numpy().tolist() == [
+            ["transpose", "0"], ["transpose", "1"],
+        ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("inner_s", "error", "first", "note"),
+    [
+        ((0.0, 0.5, 9.5), "", "step took 1.00 s (the median of 3), 500 ms of it in retry.", ""),
+        ((0.0, 0.0, 9.5), "", "step took 1.00 s (the median of 3).", ""),
+        ((9.0, 9.0, 9.5), "", "step took 1.00 s (the median of 3).", ""),
+        ((0.5, 0.5, 9.5), "it broke", "step took 1.00 s (the median of 2), 500 ms of it in retry.",
+         "1 of 6 entries raised, and don't count."),
+    ],
+)  # fmt: skip
+def test_entries_of_a_region_are_its_median_and_those_that_raised_are_counted(
+    inner_s, error, first, note, recorded
+):
+    step, retry = (
+        builders.case(workload=name, cluster=ClusterSpec(launcher=USER_CODE))
+        for name in ("step", "retry")
+    )
+    records = []
+    for n, (seconds, within_s) in enumerate(zip((1.0, 1.0, 10.0), inner_s, strict=True)):
+        common = {"launch": 0, "started_at_s": builders.EPOCH + 20 * n}
+        records += [
+            Region(case_id=step.id, iteration=2 * n, parent=-1, name="step", seconds=seconds,
+                   error=error * (n == 2), **common),
+            Region(case_id=retry.id, iteration=2 * n + 1, parent=2 * n, name="retry",
+                   seconds=within_s, **common),
+            sample(step, seconds, iteration=2 * n, tool="your code"),
+            sample(retry, within_s, iteration=2 * n + 1, tool="your code"),
+        ]  # fmt: skip
+    run = recorded([step, retry], builders.ended(records))
+    assert opening.verdicts(run)[0] == first
+    assert next(iteration_tables.time_tables(run)).note == note

@@ -146,8 +146,12 @@ def test_counters_have_the_cores_and_the_memory_that_each_process_used(profiled)
     ]  # fmt: skip
     quarter = pytest.approx(0.25)
     assert cores == [(1, 0.0, 0.5), (1, quarter, 1.5), (4, quarter, 0.75), (3, quarter, 0.25)]
-    memory = [e["args"]["memory (bytes)"] for e in counters if e["name"] == "memory (bytes)"]
-    assert memory == [10**9] * 4
+    memory = [
+        (e["ts"] / 1e6, e["args"]["memory (bytes)"])
+        for e in counters if e["name"] == "memory (bytes)"
+    ]  # fmt: skip
+    # A reading is of its end.
+    assert memory == [(quarter, 10**9), *[(pytest.approx(0.75), 10**9)] * 3]
 
 
 def test_a_run_without_tasks_is_refused(recorded):

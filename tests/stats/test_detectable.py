@@ -60,7 +60,8 @@ def test_a_report_begins_with_what_it_can_find(recorded):
     noisy = [1.0, 2.0, 0.5, 1.5, 0.7, 1.2, 1.8, 0.9]
     run = recorded(*builders.rivals({"tcp": noisy, "mpi": noisy[::-1]}))
     least = f"{run.comparisons[0].detectable:.3g}×"
-    assert resolution(run) == f"Where no difference is shown, this run can miss one below {least}."
+    missed = f"this run can miss one of up to {least}."
+    assert resolution(run) == f"Where no difference is shown, {missed}"
 
 
 def test_a_report_of_few_launches_says_how_many_are_needed(recorded):

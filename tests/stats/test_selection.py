@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from commbench import stats
-from commbench.model import Region
+from commbench.model import USER_CODE, ClusterSpec, Region
 from commbench.reports.sections import tables
 from commbench.stats.selection import n_warmup
 
@@ -61,7 +61,7 @@ def test_warm_up_is_excluded_counted_and_reported(recorded):
     assert (row.n_samples, row.n_warmup, len(run.samples)) == (180, 20, 200)
     assert row.max_s < 2
     first = next(tables(recorded([case], builders.ended(records))))
-    assert "20 of 200 samples, at the begin of launches, were found to be warm-up" in first.note
+    assert "20 of 200 samples, at the start of launches, were found to be warm-up" in first.note
 
 
 @pytest.mark.parametrize(
@@ -78,5 +78,16 @@ def test_regions_that_raised_do_not_count_unless_all_did(errors, kept, recorded)
             Region(**common, iteration=number, seconds=1.0, error=error),
         )
     ]
+    records += [builders.wire(case, 100, iteration=number) for number in range(3)]
     run = recorded([case], builders.ended(records))
     assert run.measured["iteration"].tolist() == kept
+    assert run.costs["moved_bytes"].tolist() == [100]
+
+
+def test_entries_of_a_region_are_no_warm_up(recorded):
+    case = builders.case(workload="step", cluster=ClusterSpec(launcher=USER_CODE))
+    samples = [
+        builders.sample(case, 2.0 if number < 10 else 1.0 + number % 3 / 100, iteration=number)
+        for number in range(60)
+    ]
+    assert len(recorded([case], builders.ended(samples)).measured) == 60

@@ -141,6 +141,18 @@ def test_turns_of_a_loop_that_sleeps_when_idle_are_not_polls(recorded):
     assert profile_of(run).poll_s == pytest.approx(0.2)
 
 
+def test_poll_time_is_unknown_where_tasks_went_on_in_the_idle_time(recorded):
+    loop = {"cpu_seconds": 6.0, "n_turns": 9000, "idle_cpu_seconds": 0.5, "idle_n_turns": 500}
+    records = [
+        sample(CASE, 10.0), thread_time(CASE, role="loop", **loop),
+        thread_time(CASE, "1", idle_cpu_seconds=0.9),
+    ]  # fmt: skip
+    run = recorded([CASE], records)
+    row = next(stats.worker_profiles(run).itertuples())
+    assert math.isnan(row.poll_s)
+    assert row.messages_s == 6.0
+
+
 def test_poll_time_is_unknown_where_turns_were_not_counted(recorded):
     run = recorded([CASE], [sample(CASE, 10.0), thread_time(CASE, role="loop", cpu_seconds=6.0)])
     row = profile_of(run)

@@ -6,6 +6,8 @@
 import itertools
 import math
 import sys
+import textwrap
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +40,11 @@ HEAD = """\
 
 {conclusion}
 
-Each trial has an answer that is known beforehand. The intervals of rates are Clopper and Pearson's,
-95 %: a question is *shown* to be right as often as wanted if its interval is above that, *missed*
-if it is below, and else *open*. `make truth` adds trials for at most 40 minutes, and goes on where
-the last one ended (`ARGS="--minutes 0"` writes this page only). Every outcome, with its commit
-and its machine, is in `results/truth/outcomes.jsonl`.
+Each trial has an answer that is known beforehand. Rates have Clopper and Pearson's 95 % intervals:
+a question is *shown* to be right as often as wanted if its interval is above that, *missed* if it
+is below, and else *open*. `make truth` adds trials for at most 40 minutes, and goes on where the
+last one ended (`ARGS="--minutes 0"` writes this page only); `results/truth/outcomes.jsonl` has
+every outcome, with its commit and its machine.
 
 """
 
@@ -88,24 +90,28 @@ def page(rows: list[dict[str, Any]]) -> str:
         )
     for question, n in not_counted.items():
         lines.append(f"\nNot counted: {n} outcomes of *{question}*: {SUPERSEDED[question]}.")
-    lines.append(f"\n{outcomes.origin(table)}\n")
-    return (
-        HEAD.format(conclusion=conclusion(questions))
-        + "\n".join(lines)
-        + designs(table)
-        + launches(table)
-    )
+    lines.append(f"\n{outcomes.origin(table)}")
+    head = HEAD.format(conclusion=conclusion(questions))
+    parts = filled(head), "\n".join(lines), filled(designs(table)), filled(launches(table))
+    return "\n\n".join(filter(None, parts)) + "\n"
+
+
+def filled(text: str) -> str:
+    """Return paragraphs with lines that are as long as in other pages."""
+    fill = partial(textwrap.fill, width=120, break_on_hyphens=False)
+    return "\n\n".join(map(fill, text.strip().split("\n\n")))
 
 
 def conclusion(questions: dict[str, list[str]]) -> str:
     """Return what the trials show."""
-    missed = "Nothing is shown to be right less often than wanted"
-    if questions["missed"]:
-        missed = f"Right less often than wanted: {'; '.join(questions['missed'])}"
+    missed = "none is answered wrongly too often"
+    if names := questions["missed"]:
+        verb = "is" if len(names) == 1 else "are"
+        missed = f"{len(names)} {verb} answered wrongly too often: {'; '.join(names)}"
     n = {state: len(names) for state, names in questions.items()}
     return (
-        f"**{missed}.** Of {sum(n.values())} questions, {n['shown']} are shown to be right as\n"
-        f"often as wanted; {n['open']} are open, as too few trials were run."
+        f"**Of {sum(n.values())} questions {missed}.** {n['shown']} are shown to be answered "
+        f"right as often as wanted; {n['open']} are open, because too few trials were run."
     )
 
 
@@ -122,7 +128,7 @@ def designs(table: pd.DataFrame) -> str:
         verdicts = []
         for _ in range(N_DESIGNS):
             first = dice.integers(len(pool) - size + 1)
-            one, two = dice.permuted(pool[first : first + size], axis=1).T
+            one, two = pool[first : first + size].T
             verdicts.append(sequentially(list(one[:, None]), list(factor * two[:, None])).verdict)
         shares[factor] = {name: verdicts.count(name) / N_DESIGNS for name in set(verdicts)}
     wrong = sum(shares[1.0].get(name, 0) for name in ("faster", "slower"))
@@ -133,12 +139,11 @@ def designs(table: pd.DataFrame) -> str:
     return f"""
 ## What {size} blocks of two backends show
 
-**Two equal backends differ in {wrong:.1%} of designs (wanted: at most 5 %). 10 % less time is seen
-in {found[0.9]:.1%} (wanted: 80 %), 15 % less in {found[0.85]:.1%} (wanted: 95 %).** These are
-{N_DESIGNS} designs each of {size} blocks in time order, with five looks, from the {len(pool)}
-blocks of {len(trials)} trials of equal backends; the times of one of the two were multiplied. The
-designs overlap, so that few trials make the shares uncertain. A run of more backends in the same
-time, such as `make run`, has fewer blocks: its report says what it can miss.
+**Two equal backends differ in {wrong:.1%} of designs (wanted: at most 5 %), 10 % less time is seen
+in {found[0.9]:.0%} (80 %), 15 % in {found[0.85]:.0%} (95 %). `make run` has fewer blocks and can
+miss more: its report says what.** The designs, {N_DESIGNS} each, are windows of {size} blocks in
+time order with five looks, from {len(pool)} blocks of {len(trials)} trials of equal backends. The
+times of one of the two were multiplied. Designs overlap: few trials leave these shares uncertain.
 
 Runs of tcp differ from those before them, as `commbench compare` without `--control` compares runs,
 in {rate(differ)}.

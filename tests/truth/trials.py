@@ -419,9 +419,11 @@ def profile(seed: int, folder: Path) -> Iterator[Outcome]:
         spans = np.loadtxt(folder / "tasks")
         late = spans[spans[:, 0] >= sample.started_at_s - 0.01]
         waited = late[:, 1].sum() / 2 / sample.seconds - computed
-    for error in (shares.compute - computed, getattr(shares, part) - waited):
+    for field, truth in (("compute", computed), (part, waited)):
+        error = getattr(shares, field) - truth
+        name = "no core" if field == "queue" else field
         yield Outcome(
-            question=f"shares of tasks that wait for {kind}, within 5 points"
+            question=f"the share *{name}* of tasks that wait for {kind}, within 5 points"
             + " of their spans" * (kind == "the GIL"),
             right=abs(error) <= 0.05, error=error,
         )  # fmt: skip

@@ -18,7 +18,7 @@ from commbench.machine import cores
 from commbench.model import Case, Effect
 from commbench.stats import grouping
 from commbench.stats.summary import launches_interval
-from commbench.stats.worker_profile import is_barrier
+from commbench.stats.worker_profile import is_barrier, is_idle
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
@@ -28,8 +28,6 @@ _POLLS = 0.5
 """The share of an idle period in which a polling event loop wants a core."""
 _GIL_WAITS = 0.2
 """Waits for a core that are a smaller share of the time may be waits for the GIL."""
-_WORKS = 0.05
-"""The share of an idle period in which task threads that work want a core."""
 
 
 class CaseRecords:
@@ -178,13 +176,9 @@ class CaseRecords:
     def polling(self) -> list[str]:
         """The processes whose event loops want a core most of the time, even if they are idle."""
         rows = self.measured_rows(self.run.threads)
-        rows = rows[rows["idle_seconds"] > 0]
+        rows = rows[(rows["role"] == "loop") & is_idle(rows)]
         demand = (rows["idle_cpu_seconds"] + rows["idle_wait_seconds"]) / rows["idle_seconds"]
-        # With tasks under way, the cluster is not idle.
-        busy = (rows["role"] == "tasks") & (demand > _WORKS)
-        windows = pd.MultiIndex.from_frame(rows[_WINDOW])
-        is_idle_loop = (rows["role"] == "loop") & ~windows.isin(windows[busy])
-        medians = demand[is_idle_loop].groupby(rows["worker"][is_idle_loop]).median()
+        medians = demand.groupby(rows["worker"]).median()
         return [str(name) for name in medians.index[medians > _POLLS]]
 
     @property

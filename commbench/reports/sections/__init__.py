@@ -365,6 +365,6 @@ def warmup(group: pd.DataFrame) -> str:
     if not n_warmup:
         return ""
     return (
-        f" {n_warmup} of {n_warmup + n_samples} samples, at the begin of launches, were found to be"
+        f" {n_warmup} of {n_warmup + n_samples} samples, at the start of launches, were found to be"
         " warm-up and don't count."
     )

@@ -90,8 +90,8 @@ def _resolution(run: Run) -> str:
         least, most = open_[0], open_[-1]
         ratios = f"{most.detectable:.3g}×"
         if most.detectable > (1 + most.min_effect) * least.detectable:
-            ratios = f"{least.detectable:.3g}× to {ratios}"
-        missed.append(f"one below {ratios}")
+            ratios = f"{least.detectable:.3g}× ({ratios} in the worst comparison)"
+        missed.append(f"one of up to {ratios}")
     if unable:
         c, more = unable[0], f" and {len(unable) - 1} more" * (len(unable) > 1)
         pair = f"{c.candidate} vs {c.baseline}"
@@ -152,13 +152,13 @@ def note(group: Sequence[Comparison], pairs: str) -> str:
         if any(c.paired == paired for c in group)
     )
     return (
-        f"Ratio by Hodges and Lehmann, {pairing}, with its interval; p: exact "
-        f"{tests} test of the launches' medians{adjusted}; finds from: the ratio that has a "
-        f"verdict with a probability of 90 %; same within: the {same_level(group[0])} interval, "
-        "which two one-sided tests leave, and on which the verdict same rests. "
+        f"Ratio by Hodges and Lehmann, {pairing}, with its interval; p: exact {tests} test of "
+        f"the launches' medians{adjusted}; finds from: a true ratio this large gets a verdict in "
+        f"9 of 10 such runs; same within: the {same_level(group[0])} interval, which must lie "
+        f"within {limit:.4g} for same. "
         f"faster, slower: beyond 1/{limit:.4g} or {limit:.4g}, the interval without 1, "
         f"p ≤ {group[0].alpha:.3g}{_LOOK * (group[0].alpha < 1 - CONFIDENCE)}; "
-        f"same: within {limit:.4g}; inconclusive: neither."
+        "inconclusive: none of these."
         + f" unequal: the bytes moved differ by more than {EQUAL_WORK:.0%}."
         * any(c.verdict == "unequal" for c in group)
     )

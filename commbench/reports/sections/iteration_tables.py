@@ -50,7 +50,7 @@ def time_tables(run: Run) -> Iterator[Table]:
     """Yield a table per workload and setting."""
     table = run.costs[run.costs["layer"] == "workload"]
     if run.is_user_code:
-        yield _region_table(table, "Times of the regions")
+        yield _region_table(run, table, "Times of the regions")
         return
     for _, group in table.groupby(table["case_id"].map(run.case_labels), sort=False):
         first = group.iloc[0]
@@ -87,7 +87,7 @@ def time_opening(run: Run) -> Iterator[Table]:
     if not 0 < len(table) <= _MAX_OPENING:
         return
     if run.is_user_code:
-        yield _region_table(table)
+        yield _region_table(run, table)
         return
     compared = {(c.baseline_id, c.candidate_id): c for c in run.comparisons}
     alone = len({*run.case_labels.values()}) == 1
@@ -125,8 +125,10 @@ def _disagrees(c: Comparison) -> bool:
     return large_s > _ALIKE * small_s or (c.ratio > 1) != (c.candidate_s > c.baseline_s)
 
 
-def _region_table(table: pd.DataFrame, title: str = "") -> Table:
+def _region_table(run: Run, table: pd.DataFrame, title: str = "") -> Table:
     """Return the times of the regions of a user's code."""
+    raised = run.regions["iteration"][run.regions["error"] != ""]
+    n_left_out = int((~raised.isin(run.measured["iteration"])).sum())
     return Table.from_columns(
         title,
         {
@@ -137,6 +139,7 @@ def _region_table(table: pd.DataFrame, title: str = "") -> Table:
             "moved": quantities(format_bytes, table.moved_bytes),
             "CPU s": map(number, table.cpu_s),
         },
+        f"{n_left_out} of {len(run.regions)} entries raised, and don't count." * (n_left_out > 0),
         text_columns={BAR},
     )
 
@@ -243,7 +246,7 @@ def profile_tables(run: Run) -> Iterator[Table]:
                 **{title: map(_percent, loops[name]) for name, title in columns.items()},
             },
             "The thread of the event loop; its first six columns add up to 100. messages: all that "
-            "it does besides; poll: its turns at the price of a turn in the idle cluster; other "
+            "it does besides; poll: the CPU time that its turns take in the idle cluster; other "
             "threads: their time on a core (progress threads, offloaded serialization, the "
             "tasks' own)." + " GIL busy: time in which a request for it had to wait." * bool(gil),
             {"process"},
