@@ -68,7 +68,7 @@ def match(baseline: Manifest, candidate: Manifest) -> Match:
         for case in cases
         if case.id not in matched
     ]
-    differences = [*_environments(baseline.environment, candidate.environment)]
+    differences = [*environments(baseline.environment, candidate.environment)]
     differences += [difference for pair in pairs for difference in _cases(*pair)]
     return Match(
         same={one.id: two.id for one, two in pairs},
@@ -77,7 +77,8 @@ def match(baseline: Manifest, candidate: Manifest) -> Match:
     )
 
 
-def _environments(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[Difference]:
+def environments(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[Difference]:
+    """Yield the differences of two environments that change times."""
     for key in _MACHINE:
         yield from _difference(key, _value(one, key), _value(two, key))
     gpus = [

@@ -198,7 +198,10 @@ def start(suite: Suite, given: dict[str, Any]) -> int:
 
 def _resume(given: dict[str, Any]) -> int:
     """Run the missing launches of the run ``given["resume"]`` and return the exit status."""
+    from commbench.analysis.comparability import environments
+    from commbench.harness import runner
     from commbench.harness.cases import plan, shift
+    from commbench.machine import environment
     from commbench.stats.selection import good_launches
     from commbench.store import directory
     from commbench.studies import budget
@@ -211,6 +214,13 @@ def _resume(given: dict[str, Any]) -> int:
             f"{path} is the record of a script or a region of code, which can't be continued; "
             "profile it again"
         )
+    if differences := [*environments(data.manifest.environment, environment.collect())]:
+        raise UsageError(
+            f"{path} began in another environment: {'; '.join(map(str, differences[:4]))}"
+            + f"; and {len(differences) - 4} more" * (len(differences) > 4)
+            + ". Its launches and new ones would not be comparable: go on where it began, or "
+            "begin a new run"
+        )
     # Read all files now, so that an unreadable one is reported before measuring.
     _ = data.frames
     manifest = options.resumed(data.manifest, given)
@@ -220,6 +230,7 @@ def _resume(given: dict[str, Any]) -> int:
         suite = budget.level_launches(budget.pilot(suite), done)
         manifest = replace(manifest, suite=budget.pilot(manifest.suite))
     store = directory.RunStore.reopen(path, manifest)
+    runner.remove_temporary(path)
     missing = plan(suite, store.manifest.seed + len(data.ends), done=done)
     return _execute(store, shift(missing, data.launches_begun()), given)
 

@@ -33,6 +33,7 @@ ENDED = "ended"
 """The last phase of a launch that has measured all that it was to measure."""
 UNWRITABLE = "store"
 """The stage of a failure that ends the run: records can't be written."""
+_MAX_MESSAGE = 1 << 16
 
 
 def run_launch(launch: Launch, scratch: Path, emit: Emitter) -> None:
@@ -95,6 +96,8 @@ def main() -> int:
     emit = emitter.Recorder(os.fdopen(descriptor, "wb"), Path(os.environ["COMMBENCH_RUN"]), name)
 
     def fail(stage: str, message: str) -> None:
+        # The representation of an object can be longer than a record may be.
+        message = message[:_MAX_MESSAGE]
         try:
             emit(Failure(case_id=launch.case.id, launch=launch.index, stage=stage, message=message))
         except BrokenPipeError:

@@ -23,7 +23,7 @@ from typing import Any
 
 from commbench import backends, workloads
 from commbench.backends.base import Backend
-from commbench.errors import UnwritableError
+from commbench.errors import LaunchError, UnwritableError
 from commbench.harness.launch import ENDED, LOG, UNWRITABLE
 from commbench.launchers.base import Launcher
 from commbench.machine import gpu, process
@@ -51,7 +51,11 @@ def run_plan(plan: Iterable[Launch], run: Path) -> Generator[Record | Phase | No
     ------
     UnwritableError
         If `run` can't be written.
+    LaunchError
+        If processes of a launch survive SIGKILL, and would disturb the next one.
     """
+    # A script may change the directory.
+    run = run.absolute()
     for launch in plan:
         began = time.monotonic()
         scratch = scratch_folder(launch, run)
@@ -74,6 +78,12 @@ def scratch_folder(launch: Launch, run: Path) -> Path:
     return run / "logs" / f"{launch.case.id}-{launch.index}"
 
 
+def remove_temporary(run: Path) -> None:
+    """Remove what killed launches of a run have spilled, which can be large."""
+    for folder in run.glob(f"logs/*/{TEMPORARY}"):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def _stream(launch: Launch, run: Path, scratch: Path) -> Generator[Record | Phase | None]:
     def failure(stage: str, message: str) -> Failure:
         return Failure(case_id=launch.case.id, launch=launch.index, stage=stage, message=message)
@@ -84,8 +94,10 @@ def _stream(launch: Launch, run: Path, scratch: Path) -> Generator[Record | Phas
     yield phase("starting")
     mark = uuid.uuid4().hex
     log = scratch / LOG
+    # A launch that was killed before its first record has left a scheduler's address.
+    shutil.rmtree(scratch, ignore_errors=True)
     try:
-        (scratch / TEMPORARY).mkdir(parents=True, exist_ok=True)
+        (scratch / TEMPORARY).mkdir(parents=True)
         output = log.open("wb")
     except OSError as error:
         raise UnwritableError(
@@ -149,9 +161,16 @@ def _stream(launch: Launch, run: Path, scratch: Path) -> Generator[Record | Phas
                 f"no end after {launch.case.timeout_s:g} s (--timeout)" + process.tail(log),
             )
         finally:
-            _end(child, mark)
+            survivors = _end(child, mark)
             # Spilled and cached data can be large, and don't explain a failure.
             shutil.rmtree(scratch / TEMPORARY, ignore_errors=True)
+        if survivors:
+            message = (
+                f"processes survive SIGKILL: {', '.join(map(str, survivors))} (a disk or a driver "
+                "that doesn't answer?); they would disturb the next launches"
+            )
+            yield failure("end", message)
+            raise LaunchError(f"{message}. When they are gone: --resume {run}")
 
 
 def environment(launch: Launch, backend: Backend, scratch: Path) -> dict[str, str]:
@@ -214,16 +233,21 @@ def _lines(pipe: Any, child: subprocess.Popen[bytes], deadline: float) -> Iterat
         os.close(ended)
 
 
-def _end(child: subprocess.Popen[bytes], mark: str) -> None:
-    """Kill the processes of a launch: first its group, then those with its mark."""
-    if child.stdin is not None:
-        # The launch then ends what it has started on other hosts, and kills itself.
-        with contextlib.suppress(BrokenPipeError):
-            child.stdin.close()
-    if child.returncode is None:
-        # Without reaping it, so that its process id and group id are not reused.
-        process.await_end(os.pidfd_open(child.pid), _UNDO_SECONDS)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
-    process.kill_marked(mark)
+def _end(child: subprocess.Popen[bytes], mark: str) -> list[int]:
+    """Kill the processes of a launch, its group and those with its mark; return those left."""
+    try:
+        if child.stdin is not None:
+            # The launch then ends what it has started on other hosts, and kills itself.
+            with contextlib.suppress(BrokenPipeError):
+                child.stdin.close()
+        if child.returncode is None:
+            # Without reaping it, so that its process id and group id are not reused.
+            process.await_end(os.pidfd_open(child.pid), _UNDO_SECONDS)
+    finally:
+        # If this is interrupted, too.
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        survivors = process.kill_marked(mark)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.wait(process.GONE_SECONDS)
+    return [*survivors, *([child.pid] if child.returncode is None else [])]

@@ -172,6 +172,11 @@ def _validate_key(name: str) -> None:
     import dask
     import distributed  # noqa: F401 - it fills in the configuration
 
+    if name.startswith("distributed.nanny."):
+        raise UsageError(
+            f"{name} has no effect: the workers have no nanny. Vary the environment variable "
+            "itself, such as OMP_NUM_THREADS"
+        )
     missing = object()
     if dask.config.get(name, missing) is missing:
         keys = sorted(_keys(dask.config.config))

@@ -80,7 +80,7 @@ def _run_module(name: str, arguments: Sequence[str], environ: Mapping[str, str],
     process.die_with_parent()
     process.rename(name)
     os.environ.update(environ)
-    null, output = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_CREAT)
+    null, output = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_CREAT, 0o666)
     for source, target in ((null, 0), (output, 1), (output, 2)):
         os.dup2(source, target)
     sys.argv = [*arguments]

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 from commbench.errors import LaunchError
 from commbench.launchers.base import SCHEDULER, RunningCluster
 from commbench.machine import process
+from commbench.machine.environment import SECRETS
 from commbench.model import ClusterSpec
 
 _POLL_SECONDS = 0.05
@@ -25,7 +26,7 @@ _TOPIC = "all"
 _PREFIXES = (
     "DASK_", "COMMBENCH_", "CUDA_", "RAPIDS_", "OMP_", "MKL_", "OPENBLAS_", "MALLOC_",
 )  # fmt: skip
-_NAMES = ("PYTHONPATH", "LD_LIBRARY_PATH")
+_NAMES = ("PYTHONPATH", "PYTHONSAFEPATH", "LD_LIBRARY_PATH")
 _HOST_SPECIFIC = ("COMMBENCH_RECORDS_FD", "COMMBENCH_SCRATCH", "DASK_INTERNAL_INHERIT_CONFIG")
 PACKAGES = ("distributed", "dask", "commbench")
 """The packages of which all processes need the same version."""
@@ -225,7 +226,8 @@ def forwarded_env(
     """Return the environment variables to forward to the processes of a cluster.
 
     These are the variables of Dask, commbench and numerical libraries, those that the backend
-    names, and the search paths of modules and libraries.
+    names, and the search paths of modules and libraries. Command lines and scripts of jobs, which
+    others can read, have them; so names that are typical of secrets are left out.
 
     Parameters
     ----------
@@ -244,6 +246,7 @@ def forwarded_env(
         name: value
         for name, value in environ.items()
         if (name.startswith(prefixes) or name in _NAMES) and name not in _HOST_SPECIFIC
+        if not SECRETS.search(name)
     }
     return {**defaults, **chosen, **{name: environ.get(name, env[name]) for name in env}}
 

@@ -35,8 +35,10 @@ _VARIABLES = (
     r"(UCX|UCXPY|DASK|OMP|MPICH|MPIR|OMPI|MPI4PY)_.*|CUDA_VISIBLE_DEVICES"
     r"|RAPIDS_LIBUCX_PREFER_SYSTEM_LIBRARY|(OPENBLAS|MKL)_NUM_THREADS"
 )
-# Dask reads any setting from a variable: tokens too, and a whole configuration in base64.
-_SECRETS = r"(?i)TOKEN|SECRET|PASS|AUTH|CREDENTIAL|KEY|INHERIT_CONFIG"
+SECRETS = re.compile("TOKEN|SECRET|PASS|AUTH|CREDENTIAL", re.IGNORECASE)
+"""What the names of variables with secrets contain: Dask reads any setting from a variable."""
+# The last one has a whole configuration in base64.
+_NOT_SHOWN = re.compile(f"{SECRETS.pattern}|KEY|INHERIT_CONFIG", re.IGNORECASE)
 _GPU_QUERY = "--query-gpu=index,name,uuid,pci.bus_id,memory.total,driver_version"
 _GPU_TIMEOUT_S = 10.0
 _NUMA_NODE = "device/numa_node"
@@ -234,7 +236,7 @@ def variables(environ: Mapping[str, str]) -> dict[str, str]:
             continue
         value = environ[name].encode(errors="surrogateescape").decode(errors="replace")
         value = re.sub(r"//[^/@\s]*@", "//<redacted>@", value)
-        kept[name] = "<redacted>" if re.search(_SECRETS, name) else value
+        kept[name] = "<redacted>" if _NOT_SHOWN.search(name) else value
     return kept
 
 

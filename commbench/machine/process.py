@@ -36,7 +36,7 @@ _MAX_CAUSES = 3
 _EXCEPTION = re.compile(r"[A-Za-z_.]+(Error|Exception): ")
 """The last line of a traceback."""
 _NOTICE_SECONDS = 1.0
-_GONE_SECONDS = 10.0
+GONE_SECONDS = 10.0
 # linux/prctl.h
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
@@ -186,14 +186,15 @@ def marked(mark: str) -> list[int]:
     return [pid for pid in pids if pid != os.getpid()]
 
 
-def kill_marked(mark: str) -> None:
-    """Kill all processes with `mark`, in any session, and wait until they have ended."""
-    deadline = time.monotonic() + _GONE_SECONDS
+def kill_marked(mark: str) -> list[int]:
+    """Kill all processes with `mark`, in any session; return those that don't end in 10 s."""
+    deadline = time.monotonic() + GONE_SECONDS
     while (survivors := marked(mark)) and time.monotonic() < deadline:
         for pid in survivors:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         time.sleep(0.01)
+    return survivors
 
 
 def watch_parent(descriptor: int, then: Callable[[], None]) -> None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import json
 import os
 import re
+import weakref
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,13 +25,14 @@ from commbench.model import ClusterSpec, Manifest, Record
 from commbench.store import parts, records
 from commbench.store.parts import Parts, writing
 
+_RECORDS = "samples.jsonl"
 _BEFORE = {
     name: info.before for name, info in ClusterSpec.settings().items() if info.before is not None
 }
 
 
 class RunStore:
-    """The writer of the directory of a run.
+    """The writer of the directory of a run; a run that is measured has only one.
 
     Raises
     ------
@@ -63,14 +66,23 @@ class RunStore:
             _write_whole(path / "run.json", _text(manifest))
         except OSError as error:
             raise _not_made(path, error) from error
-        return cls(path, manifest)
+        store = cls(path, manifest)
+        store._open()
+        return store
 
     @classmethod
     def reopen(cls, path: Path, manifest: Manifest | None = None) -> RunStore:
-        """Return the store of a run, to continue it, with another `manifest` if that is given."""
+        """Return the store of a run; to continue it, give a `manifest`, which replaces its own.
+
+        Raises
+        ------
+        ResultsError
+            If it is to be continued, and another process measures it.
+        """
         _refuse_colon(path)
         store = cls(path, manifest or read_manifest(path))
         if manifest is not None:
+            store._open()
             store.update(manifest)
         return store
 
@@ -81,16 +93,22 @@ class RunStore:
 
     def append(self, record: Record) -> None:
         """Write `record` and flush the file."""
-        path = self.path / "samples.jsonl"
         try:
-            with writing(self.path, path):
-                if self._file is None:
-                    self._file = _open_for_append(path)
-                self._file.write(records.encode(record) + "\n")
-                self._file.flush()
+            file = self._open()
+            with writing(self.path, self.path / _RECORDS):
+                file.write(records.encode(record) + "\n")
+                file.flush()
         except UnwritableError:
             self.close()
             raise
+
+    def _open(self) -> IO[str]:
+        if self._file is None:
+            with writing(self.path, self.path / _RECORDS):
+                self._file = _open_for_append(self.path / _RECORDS)
+            # It is open from the start on, which keeps others from the run.
+            weakref.finalize(self, self._file.close)
+        return self._file
 
     def parts(self, name: str) -> Parts:
         """Return a writer of parts with the prefix `name`."""
@@ -129,6 +147,16 @@ class RunStore:
 
 def _open_for_append(path: Path) -> IO[str]:
     file = path.open("a", encoding="utf-8")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        file.close()
+        raise ResultsError(
+            f"another process measures {path.parent}; wait until it has ended, or begin a new run"
+        ) from error
+    except OSError:
+        # Not all file systems have locks.
+        pass
     if file.tell():
         with path.open("rb") as written:
             written.seek(-1, os.SEEK_END)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -82,11 +83,14 @@ def _look_up(side: str, name: str) -> Environment:
         )
     # An old git repeats the option.
     commit = said.split()[-1]
-    if (side, name) == ("head", "HEAD") and (environment.checkout(Path()) or {}).get("dirty"):
-        raise UsageError(
-            f"--{side} HEAD lacks changes of the working tree, and only commits are compared. "
-            f"Commit or stash the changes, or leave them out: --{side} {commit[:12]}"
-        )
+    if (side, name) == ("head", "HEAD"):
+        state = environment.checkout(Path())
+        if state is None or state["dirty"]:
+            unknown = " (git status takes too long to tell)" * (state is None)
+            raise UsageError(
+                f"--{side} HEAD lacks changes of the working tree{unknown}, and only commits are "
+                f"compared. Commit or stash them, or leave them out: --{side} {commit[:12]}"
+            )
     return Environment(Path(), commit)
 
 
@@ -96,31 +100,35 @@ def _make(commit: str, install: str, show: Callable[[str], None]) -> Path:
         raise UsageError(f"commits have no worktree here: {problem}")
     folder = Path(top.strip()) / "build" / "commits" / commit[:12]
     python, installed = folder / "env/bin/python", folder / "installed"
-    if installed.exists() and installed.read_text(encoding="utf-8") == install:
+    content = f"{install}\n{_commbench()}\n"
+    if installed.exists() and installed.read_text(encoding="utf-8") == content:
         return python
     folder.mkdir(parents=True, exist_ok=True)
     installed.unlink(missing_ok=True)
     (folder.parent / ".gitignore").write_text("*\n", encoding="utf-8")
     show(f"making the environment of {commit[:12]} in {folder}")
     source = folder / "source"
+    # An interrupted one may lack files.
+    shutil.rmtree(source, ignore_errors=True)
+    # What the variable has would be missing when the commit is measured.
+    environ = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     for step in _steps(folder, commit, python, install):
         cwd = source if source.exists() else folder
-        done = subprocess.run(step, cwd=cwd, stdout=sys.stderr, check=False)
+        done = subprocess.run(step, cwd=cwd, stdout=sys.stderr, env=environ, check=False)
         if done.returncode:
             raise UsageError(
                 f"there is no environment of {commit[:12]}: {shlex.join(map(str, step))} failed; "
                 "what it said is above. --install has the arguments of pip"
             )
-    installed.write_text(install, encoding="utf-8")
+    installed.write_text(content, encoding="utf-8")
     return python
 
 
 def _steps(folder: Path, commit: str, python: Path, install: str) -> Iterator[Sequence[str | Path]]:
     source = folder / "source"
-    if not source.exists():
-        # The folder of a worktree may have been removed.
-        yield "git", "worktree", "prune"
-        yield "git", "worktree", "add", "--quiet", "--detach", source, commit
+    # The folder of a worktree may have been removed.
+    yield "git", "worktree", "prune"
+    yield "git", "worktree", "add", "--quiet", "--detach", source, commit
     if install == "." and not any((source / name).exists() for name in _PACKAGED):
         raise UsageError(
             f"the project of {commit[:12]} has no {' or '.join(_PACKAGED)}, so that pip can't "

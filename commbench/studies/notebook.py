@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import partial
 from typing import Any
 
 from commbench.errors import UsageError
@@ -40,7 +41,9 @@ def _run(cell: str, ipython: Any) -> Any:
     """Run the cell with the variables of the notebook; return its last expression, as IPython."""
     tree = ast.parse(ipython.transform_cell(cell))
     last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
-    exec(compile(tree, "<cell>", "exec"), ipython.user_ns)  # noqa: S102
+    # Else the cell would have the future statements of this module.
+    compiled = partial(compile, filename="<cell>", dont_inherit=True)
+    exec(compiled(tree, mode="exec"), ipython.user_ns)  # noqa: S102
     if last is None:
         return None
-    return eval(compile(ast.Expression(last.value), "<cell>", "eval"), ipython.user_ns)  # noqa: S307
+    return eval(compiled(ast.Expression(last.value), mode="eval"), ipython.user_ns)  # noqa: S307

@@ -55,6 +55,7 @@ from commbench.model import (
 from commbench.store import directory
 from commbench.store.emitter import Recorder
 from commbench.studies.anonymous import AnonymousRecorder, anonymous
+from commbench.workloads import user_code
 
 _Result = TypeVar("_Result")
 _MAX_TASKS = 1_000_000
@@ -109,8 +110,8 @@ def profile(
             f"commbench.profile takes a client that is connected, not {client!r}; "
             "make one with Client(), or await Client(asynchronous=True)"
         )
-    observer = _Observer(client, Path(output).absolute(), anonymize)
-    return Context(observer.recorded(name), client.asynchronous)
+    observer, raised = _Observer(client, Path(output).absolute(), anonymize), _Raised()
+    return Context(observer.recorded(name, raised), raised, client.asynchronous)
 
 
 def profile_script(
@@ -149,7 +150,8 @@ def profile_script(
     error: BaseException | None = None
     with watch.among(Client, Cluster), dask.config.set(default):
         try:
-            runpy.run_path(str(script), run_name="__main__")
+            # As Python's, __file__ is valid in other directories.
+            runpy.run_path(str(script.absolute()), run_name="__main__")
         except BaseException as raised:  # noqa: BLE001 - the caller prints it
             trace = raised.__traceback__
             # Python's traceback begins in the script.
@@ -165,7 +167,7 @@ class _FirstClient:
     """Profiles the first client that connects, until it is closed or its script ends."""
 
     def __init__(self, name: str, **options: Any) -> None:
-        self._name, self._options = name, options
+        self._name, self._options, self._pid = name, options, os.getpid()
         self._client: Any = None
         self._context: Context | None = None
         self.run: ProfiledRun | None = None
@@ -183,7 +185,8 @@ class _FirstClient:
 
         async def started(client: Any, *args: Any, **kwargs: Any) -> Any:
             result = await start(client, *args, **kwargs)
-            if watch._client is None:
+            # Children that the script forks have clients of their own.
+            if watch._client is None and os.getpid() == watch._pid:
                 watch._client = client
                 # The property is true in the loop's thread for any client.
                 if client._asynchronous:
@@ -197,9 +200,17 @@ class _FirstClient:
 
         def before(name: str) -> Any:
             def closed(client: Any, *args: Any, **kwargs: Any) -> Any:
+                # Its context may be left by an exception.
+                error = sys.exc_info()
                 if not client._asynchronous:
-                    # Its context may be left by an exception.
-                    watch._leave(client, *sys.exc_info())
+                    watch._leave(client, *error)
+                elif context := watch._take(client):
+
+                    async def left() -> Any:
+                        await context.__aexit__(*error)
+                        return await methods[name](client, *args, **kwargs)
+
+                    return left()
                 return methods[name](client, *args, **kwargs)
 
             return closed
@@ -214,8 +225,11 @@ class _FirstClient:
 
         def cluster_closed(cluster: Any, *args: Any, **kwargs: Any) -> Any:
             client = watch._client
-            if client is not None and not client._asynchronous and client.cluster is cluster:
-                watch._leave(client, *sys.exc_info())
+            if client is not None and not client._asynchronous and client.status == "running":
+                # A client may know only the address of its cluster.
+                at = getattr(cluster, "scheduler_address", None)
+                if client.cluster is cluster or client.scheduler.address == at:
+                    watch._leave(client, *sys.exc_info())
             return close_cluster(cluster, *args, **kwargs)
 
         kind.__init__, kind._start, clusters.close = made, started, cluster_closed
@@ -253,11 +267,35 @@ class _FirstClient:
         return self._context
 
 
-class Context:
-    """A context manager that can be entered by ``with``, and by ``async with`` in a thread."""
+@dataclass
+class _Raised:
+    """What a block raised."""
 
-    def __init__(self, context: Any, only_async: bool = False) -> None:
-        self._context, self._only_async = context, only_async
+    error: BaseException | None = None
+
+    def __str__(self) -> str:
+        text = "" if self.error is None else type(self.error).__name__
+        with suppress(Exception):
+            text += f": {self.error}" * bool(text)
+        return text
+
+
+class Context:
+    """A context manager that can be entered by ``with``, and by ``async with`` in a thread.
+
+    Parameters
+    ----------
+    context
+        A context manager, which learns from `raised` what its block raised: `contextlib` would
+        throw it, and change its traceback.
+    raised
+        An object of both.
+    only_async
+        Whether ``with`` is an error.
+    """
+
+    def __init__(self, context: Any, raised: _Raised, only_async: bool = False) -> None:
+        self._context, self._raised, self._only_async = context, raised, only_async
 
     def __enter__(self) -> Any:
         """Enter the context."""
@@ -265,9 +303,14 @@ class Context:
             raise UsageError("the client is asynchronous, so the context has to be: async with …")
         return self._context.__enter__()
 
-    def __exit__(self, *error: Any) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:  # fmt: skip
         """Leave the context."""
-        self._context.__exit__(*error)
+        del kind, traceback
+        self._raised.error = error
+        self._context.__exit__(None, None, None)
 
     async def __aenter__(self) -> Any:
         """Enter the context without blocking the event loop; leave it if that is cancelled."""
@@ -277,7 +320,7 @@ class Context:
         except asyncio.CancelledError:
             await asyncio.wait([entering])
             if entering.exception() is None:
-                await asyncio.to_thread(self._context.__exit__, None, None, None)
+                await asyncio.to_thread(self.__exit__, None, None, None)
             raise
 
     async def __aexit__(
@@ -285,7 +328,7 @@ class Context:
         traceback: TracebackType | None,
     ) -> None:  # fmt: skip
         """Leave the context without blocking the event loop."""
-        await asyncio.to_thread(self._context.__exit__, kind, error, traceback)
+        await asyncio.to_thread(self.__exit__, kind, error, traceback)
 
 
 class ProfiledRun(Run):
@@ -297,7 +340,9 @@ class ProfiledRun(Run):
 
     def region(self, name: str) -> Context:
         """Return a context for a named part of the code; regions may repeat and nest."""
-        return Context(self._observer.region(name), self._observer.client.asynchronous)
+        raised = _Raised()
+        context = self._observer.region(name, raised)
+        return Context(context, raised, self._observer.client.asynchronous)
 
     def read_again(self, manifest: Manifest) -> None:
         """Forget what was read and computed."""
@@ -417,8 +462,8 @@ class _Observer:
         self._lock = threading.Lock()
 
     @contextmanager
-    def recorded(self, name: str) -> Iterator[ProfiledRun]:
-        """Make the directory of a run, and record the region `name`."""
+    def recorded(self, name: str, raised: _Raised) -> Iterator[ProfiledRun]:
+        """Make the directory of a run, and record the region `name`, which may raise."""
         cluster = self._cluster = _UserCluster(self.client)
         with plugins.installed(cluster, *plugins.meters(cluster)):
             store = self._store = self._make_store(name)
@@ -432,7 +477,7 @@ class _Observer:
                 cluster.client.run_on_scheduler(timing.keep_tasks, _MAX_TASKS)
                 began, self._is_recording = time.perf_counter(), True
                 try:
-                    with self.region(name):
+                    with self.region(name, raised):
                         yield self._run
                 finally:
                     self._is_recording = False
@@ -458,15 +503,15 @@ class _Observer:
             environment=environment.collect(), seed=0,
             started_at=datetime.now(UTC).isoformat(timespec="seconds"),
             # Its arguments may be secret.
-            command=shlex.quote(sys.argv[0]),
+            command=shlex.quote(user_code.normalize(sys.argv[0])),
         )  # fmt: skip
         if self._anonymize:
             manifest = anonymous(manifest)
         return directory.RunStore.create(self._output, manifest)
 
     @contextmanager
-    def region(self, name: str) -> Iterator[None]:
-        """Record a region."""
+    def region(self, name: str, raised: _Raised) -> Iterator[None]:
+        """Record a region, which may raise."""
         if not self._is_recording:
             raise UsageError(
                 f"the region {name} begins when its profile has ended; enter it within the block "
@@ -475,19 +520,13 @@ class _Observer:
         with self._paused(None):
             self._attempt(self._switch)
             region = self._attempt(self._begin, name)
-        error = ""
         try:
             yield
-        except BaseException as raised:
-            error = type(raised).__name__
-            with suppress(Exception):
-                error += f": {raised}"
-            raise
         finally:
             if region is not None:
                 seconds = time.perf_counter() - region.began - region.paused_s
                 with self._paused(region):
-                    self._attempt(self._finish, region, seconds, error)
+                    self._attempt(self._finish, region, seconds, str(raised))
                     self._open.remove(region)
                     self._run.read_again(self._store.manifest)
 

@@ -72,7 +72,7 @@ def run_script(tmp_path):
     [
         ("client.close()", 0),
         ("", 0),
-        ("import os; os.chdir('/'); sys.exit(7)", 7),
+        ("import os; os.chdir('/'); open(__file__).close(); sys.exit(7)", 7),
         ("sys.exit('ValueError: mine')", 1),
         ("raise ValueError('mine')", 1),
     ],
@@ -83,6 +83,7 @@ def test_a_script_ends_as_by_itself_and_is_reported(run_script, end, status):
     assert done.returncode == status, done.stderr
     assert ("ValueError: mine" in done.stderr) == (status == 1)
     assert "runpy" not in done.stderr
+    assert ("in main" in done.stderr) == end.startswith("raise")
     assert set(run.tasks["name"]) == {"sum"}
     (region,) = run.regions.itertuples()
     assert region.name == "my_job"
@@ -143,6 +144,7 @@ def test_an_exception_that_takes_no_attributes_leaves_by_the_context_of_the_clie
     """)
     assert done.returncode == 1
     assert "Frozen" in done.stderr
+    assert "FrozenInstanceError" not in done.stderr
     assert run.regions["error"].str.startswith("Frozen").all()
 
 
@@ -152,8 +154,20 @@ def test_a_profile_cant_be_resumed(tmp_path):
     assert "profile it again" in processes.usage_error(result)
 
 
-def test_an_asynchronous_script_is_observed(run_script):
-    done, run = run_script(ASYNCHRONOUS)
+@pytest.mark.parametrize("closes", [True, False])
+def test_an_asynchronous_script_is_observed(run_script, closes):
+    source = ASYNCHRONOUS
+    if closes:
+        for context, call in (
+            ("async with LocalCluster(n_workers=1, **quiet) as cluster:",
+             "cluster = await LocalCluster(n_workers=1, **quiet)\n        if cluster:"),
+            ("async with Client(cluster, asynchronous=True) as client:",
+             "client = await Client(cluster, asynchronous=True)\n            if client:"),
+            ("[1, 2]))", "[1, 2]))\n                await client.close(); await cluster.close()"),
+        ):  # fmt: skip
+            assert context in source
+            source = source.replace(context, call)
+    done, run = run_script(source)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
     assert set(run.tasks["name"]) == {"sum"}

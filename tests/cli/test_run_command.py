@@ -14,9 +14,11 @@ import pytest
 from click.shell_completion import ShellComplete
 from processes import draw_only, invoke, report, usage_error
 
+from commbench import load
 from commbench.cli.main import main
 from commbench.errors import VerificationError
 from commbench.harness import runner
+from commbench.store.directory import RunStore
 
 
 def run(output, *arguments, workload="merge"):
@@ -109,6 +111,20 @@ def test_resuming_refuses_what_it_would_ignore(arguments, message, good, never_l
     manifest = (good[1] / "run.json").read_text()
     assert message in usage_error(invoke("run", *arguments.split(), "--resume", good[1]))
     assert (good[1] / "run.json").read_text() == manifest
+
+
+def test_a_run_goes_on_where_it_began(good, monkeypatch, never_launched):
+    monkeypatch.setenv("UCX_TLS", "tcp")
+    message = usage_error(invoke("run", "--resume", good[1], "--launches", 3))
+    assert "began in another environment: variables.UCX_TLS: unknown against tcp" in message
+
+
+def test_a_run_that_is_measured_is_not_resumed(good, tmp_path, never_launched):
+    path = shutil.copytree(good[1], tmp_path / "run")
+    store = RunStore.reopen(path, load(path).manifest)
+    message = usage_error(invoke("run", "--resume", path, "--launches", 3))
+    assert f"another process measures {path}" in message
+    store.close()
 
 
 def test_options_before_a_workload_are_refused(good):

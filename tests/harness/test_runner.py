@@ -3,7 +3,9 @@
 import os
 import re
 import signal
+import subprocess
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import builders
@@ -11,7 +13,7 @@ import processes
 import pytest
 
 from commbench import backends
-from commbench.errors import ResultsError
+from commbench.errors import LaunchError, ResultsError
 from commbench.harness import runner
 from commbench.machine.process import MARK
 from commbench.model import (
@@ -71,6 +73,10 @@ class Odd(FakeBackend):
             os.write(int(os.environ[RECORDS]), b"# collecting\\n")
         elif option == "raise":
             raise RuntimeError("the dice are loaded")
+        elif option == "long":
+            raise RuntimeError("x" * (2 << 20))
+        elif option == "chdir":
+            os.chdir("/")
         elif option == "verbose":
             print("\\n".join(f"line {number}" for number in range(100)))
             os._exit(3)
@@ -204,6 +210,63 @@ def test_only_logs_of_failed_launches_are_kept(faults):
     assert not list(path.rglob("tmp"))
     log = path / "logs" / f"{cases['odd:raise'].id}-0" / "launch.log"
     assert "Traceback" in log.read_text()
+
+
+def test_a_failure_is_shorter_than_a_record_may_be(tmp_path):
+    (failure,) = select(runner.run_plan(launches("odd:long"), tmp_path), Failure)
+    assert failure.stage == "launch"
+    assert re.fullmatch("RuntimeError: x{60000,}", failure.message)
+
+
+def test_a_launch_begins_without_what_a_killed_one_left(tmp_path):
+    plan = launches("odd:raise")
+    left = runner.scratch_folder(plan[0], tmp_path) / "scheduler.json"
+    left.parent.mkdir(parents=True)
+    left.write_text('{"address": "tcp://127.0.0.1:1"}')
+    list(runner.run_plan(plan, tmp_path))
+    assert [path.name for path in left.parent.iterdir()] == ["launch.log"]
+
+
+def test_code_that_changes_the_directory_loses_no_records(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    records = list(runner.run_plan(launches("odd:chdir"), Path("run")))
+    assert records[-1].ok
+    assert len(select(all_records(tmp_path / "run"), TransferRecord)) == 6
+
+
+def test_an_interrupt_at_the_end_of_a_launch_kills_it(monkeypatch):
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    mark = "0123456789abcdef"
+    child = subprocess.Popen(
+        ["sleep", "1000"], stdin=subprocess.PIPE, start_new_session=True,
+        env={**os.environ, MARK: mark},
+    )  # fmt: skip
+    monkeypatch.setattr(runner.process, "await_end", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        runner._end(child, mark)
+    assert child.returncode == -signal.SIGKILL
+
+
+def test_a_process_that_survives_ends_the_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(runner.process, "kill_marked", lambda _: [123])
+    plan, records = runner.run_plan(launches("fake", count=2), tmp_path), []
+
+    def run():
+        for record in plan:
+            records.append(record)
+
+    with pytest.raises(LaunchError, match=r"survive SIGKILL: 123.*--resume"):
+        run()
+    (failure,) = select(records, Failure)
+    assert (failure.stage, select(records, LaunchEnd)) == ("end", [])
+
+
+def test_what_killed_launches_have_spilled_is_removed(tmp_path):
+    (tmp_path / "logs" / "0-1" / "tmp" / "spilled").mkdir(parents=True)
+    runner.remove_temporary(tmp_path)
+    assert [*(tmp_path / "logs").rglob("*")] == [tmp_path / "logs" / "0-1"]
 
 
 def test_failure_ends_with_the_last_lines_of_the_log(tmp_path):

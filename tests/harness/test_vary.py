@@ -24,6 +24,7 @@ REFUSED = {
     "a variable in lower case": ("ucx_tls=tcp|sm", "unknown setting 'ucx_tls'"),
     "a variable of Dask": ("DASK_TEMPORARY_DIRECTORY=a|b", "keys of Dask's configuration"),
     "an unknown key": ("distributed.comm.compresion=null|lz4", "did you mean 'distributed.comm.co"),
+    "a key of nannies": ("distributed.nanny.environ.A=1|2", "the workers have no nanny"),
     "an unknown section": ("foo.bar=1|2", "known: admin.…, array.…"),
     "no number": ("workers=2|many", "'many' is not a number"),
     "no worker": ("workers=0|2", "at least one worker"),

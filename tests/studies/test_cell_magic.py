@@ -45,6 +45,11 @@ def test_a_cell_is_run_as_without_us_and_reported(line, shell, client, capsys, t
     assert set(load(path).tasks["name"]) == {"sum"}
 
 
+def test_a_cell_has_no_future_statements_of_ours(shell, client):
+    outcome = shell.run_cell("%%commbench\ndef f(x: int): ...\nf.__annotations__['x']")
+    assert outcome.result is int
+
+
 def test_an_exception_of_the_cell_is_recorded_and_raised(shell, client, tmp_path):
     outcome = shell.run_cell("%%commbench\nraise KeyError('mine')")
     assert isinstance(outcome.error_in_exec, KeyError)

@@ -100,6 +100,21 @@ def test_changes_that_no_commit_has_are_refused(make, project):
         project.git("checkout", "--", file.name)
 
 
+def test_a_checkout_whose_state_is_unknown_is_refused(make, project, monkeypatch):
+    monkeypatch.setattr(commits.environment, "checkout", lambda _: None)
+    with pytest.raises(UsageError, match="git status takes too long"):
+        make("old", "HEAD")
+
+
+def test_a_worktree_that_is_not_complete_is_made_again(make, project):
+    (python, _), _ = make("old", "old")
+    folder = python.parents[2]
+    (folder / "source" / "commbench.py").unlink()
+    (folder / "installed").unlink()
+    make("old", "old")
+    assert number(python) == 1
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

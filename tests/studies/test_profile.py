@@ -21,10 +21,12 @@ import processes
 import pytest
 from distributed import Client, LocalCluster, wait
 from distributed.comm import CommClosedError
+from distributed.deploy import Cluster
 from distributed.metrics import context_meter
 
 import commbench
 from commbench.errors import LaunchError, UsageError
+from commbench.harness.transfers import TransferLog
 from commbench.model import registry
 from commbench.reports.figures import drawn
 from commbench.studies import profile
@@ -158,14 +160,39 @@ def test_a_region_that_raises_is_kept_and_its_exception_is_unchanged(started, tm
     assert state(started) == before
 
 
-def test_a_second_profile_at_the_same_time_is_refused(started, tmp_path, monkeypatch):
-    monkeypatch.setattr("commbench.harness.measure.plugins._FREE_SECONDS", 0.2)
+def test_a_profile_within_a_profile_is_refused_at_once(started, tmp_path):
     with (
         commbench.profile(started, output=tmp_path),
-        pytest.raises(LaunchError, match="another commbench"),
+        pytest.raises(LaunchError, match="measured already"),
         commbench.profile(started, output=tmp_path),
     ):
         pass
+
+
+def test_a_profile_within_a_launch_is_refused_at_once(started, tmp_path):
+    meters = [TransferLog()]
+    for plugin in meters:
+        started.register_plugin(plugin)
+    try:
+        with (
+            pytest.raises(LaunchError, match="measured already"),
+            commbench.profile(started, output=tmp_path),
+        ):
+            pass
+    finally:
+        for plugin in meters:
+            started.unregister_worker_plugin(plugin.name)
+
+
+def test_clients_of_forked_children_are_not_observed(started, tmp_path):
+    watch = profile._FirstClient("script", output=tmp_path, anonymize=False)
+    watch._pid = -1
+    with (
+        watch.among(Client, Cluster),
+        Client(started.scheduler.address, set_as_default=False) as client,
+    ):
+        assert client.submit(sum, [1]).result() == 1
+    assert watch.run is None
 
 
 def test_a_client_that_is_closed_in_the_region_keeps_what_was_recorded(tmp_path):
@@ -410,6 +437,7 @@ def test_a_full_disk_is_no_error_of_the_code(started, tmp_path, monkeypatch, err
 
     def on_a_full_disk(*args):
         store = create(*args)
+        (store.path / "samples.jsonl").unlink()
         (store.path / "samples.jsonl").symlink_to("/dev/full")
         return store
 

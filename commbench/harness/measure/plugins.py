@@ -48,6 +48,7 @@ _TASK_STREAM = "task-stream"
 _ROLES = {"Dask-Default-Threads": "tasks", "Dask-Offload": "offload"}
 _SECONDS = "seconds"
 _FREE_SECONDS = 10.0
+_LAUNCH = "a launch"
 _LONG_TURN_S = 0.1
 _MAX_LONG_TURNS = 1000
 """The long turns of a region that are recorded one by one."""
@@ -109,7 +110,13 @@ def installed(cluster: RunningCluster, *plugins: WorkerPlugin | SchedulerPlugin)
         return
     plugins = (*plugins, _Uncounted())
     deadline = time.monotonic() + _FREE_SECONDS
-    while not client.run_on_scheduler(_claim, client.id, tuple(each.name for each in plugins)):
+    names = tuple(each.name for each in plugins)
+    while owner := client.run_on_scheduler(_claim, client.id, names):
+        if owner in (client.id, _LAUNCH):
+            raise LaunchError(
+                "this code is being measured already, by commbench run, profile or diagnose; leave "
+                "commbench.profile out of it, or name the part: with run.region(name)"
+            )
         if time.monotonic() > deadline:
             raise LaunchError(
                 "another commbench is measuring this cluster; wait until it has ended"
@@ -127,15 +134,19 @@ def installed(cluster: RunningCluster, *plugins: WorkerPlugin | SchedulerPlugin)
             client.run_on_scheduler(uninstall, client.id)
         raise
     if client.status == "running":
-        client.run_on_scheduler(uninstall, client.id)
+        # The cluster may be gone by now.
+        with contextlib.suppress(Exception):
+            client.run_on_scheduler(uninstall, client.id)
 
 
-def _claim(client: str, plugins: tuple[str, ...], dask_scheduler: Any) -> bool:
-    """Add a cleaner to the scheduler, unless there is one of another client."""
-    if _Cleaner.name in dask_scheduler.plugins:
-        return False
+def _claim(client: str, plugins: tuple[str, ...], dask_scheduler: Any) -> str:
+    """Add a cleaner to the scheduler and return "", or who measures it: a client, or `_LAUNCH`."""
+    if cleaner := dask_scheduler.plugins.get(_Cleaner.name):
+        return str(cleaner.client)
+    if dask_scheduler.worker_plugins.keys() & {*plugins}:
+        return _LAUNCH
     dask_scheduler.add_plugin(_Cleaner(client, plugins, dask_scheduler))
-    return True
+    return ""
 
 
 async def uninstall(client: str, dask_scheduler: Any) -> None:
