@@ -173,7 +173,9 @@ class UcxBackend(Backend):
             )
         if self._transports and family not in self._transports:
             return f"{self.name} moves its bytes over {transport}"
-        if len(self._transports) > 1 and family == "tcp":
+        # Between hosts shm and nvlink are impossible.
+        alone = transport != "tcp/lo" and "ib" not in self._transports
+        if len(self._transports) > 1 and family == "tcp" and not alone:
             wanted = "+".join(option for option in self._transports if option != "tcp")
             return f"{self.name} moves its bytes over {transport}, not over {wanted}"
         return ""

@@ -72,7 +72,9 @@ def diagnose(ctx: click.Context, run: Path, form: str, fail_on: tuple[str, ...] 
     ]  # fmt: skip
     if failing:
         click.echo(f"findings of: {', '.join(dict.fromkeys(failing))}", err=True)
-    ctx.exit(status or FAILED * bool(failing))
+    if fail_on and data.rule_problems:
+        click.echo("; ".join(data.rule_problems), err=True)
+    ctx.exit(status or FAILED * bool(failing) or int(bool(fail_on and data.rule_problems)))
 
 
 @click.command(
@@ -108,9 +110,9 @@ def prove(ctx: click.Context, /, run: Path, backend: str, trials: int, **given: 
         effect = trial.finding.effect
         predicted = f"; predicted {effect}" if effect.is_known else ""
         click.echo(f"  {trial.name}: {_gain(c)}{predicted}")
-    for trial in proof.trials:
-        if trial not in [each for each, _ in compared]:
-            click.echo(f"  {trial.name}: could not be compared; see {measured.path}")
+    missing = [trial for trial in proof.trials if trial not in [each for each, _ in compared]]
+    for trial in missing:
+        click.echo(f"  {trial.name}: could not be compared; see {measured.path}")
     best = study.winner(compared)
     if best is None:
         names = {
@@ -118,17 +120,20 @@ def prove(ctx: click.Context, /, run: Path, backend: str, trials: int, **given: 
             for verdict in ("unequal", "inconclusive")
         }
         if names["unequal"]:
+            by_dask = proof.present.cluster.task_placement != "pinned"
             click.echo(
-                f"Not comparable: {names['unequal']}, because Dask placed tasks otherwise; measure "
-                "with --task-placement pinned, and prove that run."
+                f"Not comparable: {names['unequal']}"
+                + ", because Dask placed tasks otherwise; measure with --task-placement pinned, "
+                "and prove that run" * by_dask + "."
             )
         if names["inconclusive"]:
-            click.echo(
-                f"Undecided: {names['inconclusive']}. More launches may decide: --budget 15m"
-            )
-        if not any(names.values()):
+            more = f"--launches {3 * (given['launches'] or _N_CONFIRMING)}"
+            if given["launches"] is None:
+                more = f"--budget {3 * (given['budget'] or 3600.0) / 60:.0f}m"
+            click.echo(f"Undecided: {names['inconclusive']}. More launches may decide: {more}")
+        if not any(names.values()) and not missing:
             click.echo("None of these remedies helps here.")
-        return
+        ctx.exit(1 if missing else 0)
     # The launches by which it was chosen flatter it.
     fixed = {**given, "budget": None, "detect": None, "rigorous": False}
     fixed["launches"] = _N_CONFIRMING

@@ -69,7 +69,7 @@ def _links(ctx: click.Context, /, form: str, **given: Any) -> None:
             click.echo("\n".join([*call.run.failures["message"], str(call.run.path)]), err=True)
         ctx.exit(status)
     report = LinkReport(call.run)
-    if not given["quiet"]:
+    if form == "json" or not given["quiet"]:
         click.echo(report.document() if form == "json" else report.text(), nl=False)
     click.echo(call.run.path, err=form == "json")
     ctx.exit({FINE: 0, FAULTY: SLOW}.get(report.outcome, 1))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import traceback
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -94,5 +94,5 @@ def _report_end(error: BaseException | None) -> int:
             return error.code or 0
         click.echo(error.code, err=True)
     elif error is not None:
-        traceback.print_exception(error)
+        sys.excepthook(type(error), error, error.__traceback__)
     return 0 if error is None else 1

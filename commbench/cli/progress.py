@@ -40,11 +40,12 @@ def display(run: Manifest, launches: Iterable[Launch], *, quiet: bool = False) -
 
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.text import Text
 
     rule = run.stopping
     unit = (MofNCompleteColumn(), TextColumn("launches")) if rule is None else ()
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         *unit,
         TextColumn("{task.fields[left]}"),
@@ -60,9 +61,11 @@ def display(run: Manifest, launches: Iterable[Launch], *, quiet: bool = False) -
         def show(record: Record | Phase | str | None) -> None:
             nonlocal phase, began, spent_s
             if isinstance(record, str):
-                progress.console.print(record, highlight=False)
+                progress.console.print(Text(record))
             elif isinstance(record, Failure):
-                progress.console.print(f"✗ {names[record.case_id]}: {record.message}", style="red")
+                # In brackets Rich would see markup.
+                text = Text(f"✗ {names[record.case_id]}: {record.message}", style="red")
+                progress.console.print(text)
             elif isinstance(record, LaunchEnd):
                 spent_s += record.seconds
                 if rule is None:

@@ -27,14 +27,16 @@ if TYPE_CHECKING:
 REGRESSION, UNDECIDED = 3, 4
 
 
-def _not_negative(_ctx: click.Context, _param: click.Parameter, effect: float) -> float:
-    if effect < 0:
-        raise UsageError(f"--min-effect is {effect:g}; it must be 0 or more")
+def _is_share(_ctx: click.Context, _param: click.Parameter, effect: float) -> float:
+    if not 0 <= effect < 1:
+        raise UsageError(
+            f"--min-effect is {effect:g}; it must be 0 or more and below 1, for example 5%"
+        )
     return effect
 
 
 _MIN_EFFECT = click.option(
-    "--min-effect", type=SHARE, default="5%", show_default=True, callback=_not_negative,
+    "--min-effect", type=SHARE, default="5%", show_default=True, callback=_is_share,
     help="Ignore differences below this share.",
 )  # fmt: skip
 _ON_UNDECIDED = click.option(

@@ -363,6 +363,9 @@ def _unmet_by_peer(backend: Backend) -> Unavailability | None:
 
 
 def _unmet_by_gpu(case: Case, workload: Workload) -> Unavailability | None:
+    if not workload.on_gpu:
+        reason = f"{workload.name} has no data in GPU memory"
+        return Unavailability(reason, "measure it with --device cpu", what="device gpu")
     # The client of a remote cluster needs a GPU, too, for empty arrays and frames.
     cluster = case.cluster
     n_processes = cluster.n_workers

@@ -64,7 +64,10 @@ class Pinning(SchedulerPlugin):  # type: ignore[misc] # distributed is untyped
     def _restrict(self, scheduler: Any, tasks: Sequence[Key], wanted: set[Key]) -> None:
         new = [key for key in tasks if scheduler.tasks[key].state == "released"]
         if not all(key in self._restrictions for key in new):
-            self._restrictions, self._homes = _restrictions(scheduler, new, wanted)
+            # Graphs may take turns.
+            restrictions, homes = _restrictions(scheduler, new, wanted)
+            self._restrictions |= restrictions
+            self._homes |= homes
         scheduler.set_restrictions({key: self._restrictions[key] for key in new})
 
     def workers_of_shuffle(self, scheduler: Any, choose: Any, spec: Any) -> Any:

@@ -237,7 +237,9 @@ def _forks(spec: ClusterSpec) -> bool:
 
 def _binding_env(placement: Placement) -> dict[str, str]:
     # The module `child` applies the CPUs.
-    variables = {process.CPUS: placement.cpus, "UCX_NET_DEVICES": placement.nic}
+    # UCX's TCP needs the loopback.
+    nics = f"{placement.nic},lo" if placement.nic not in ("", "lo") else placement.nic
+    variables = {process.CPUS: placement.cpus, "UCX_NET_DEVICES": nics}
     return {name: value for name, value in variables.items() if value}
 
 

@@ -56,7 +56,13 @@ def sentence(run: Run, findings: Sequence[Finding]) -> str:
         and each.effect.is_known and each not in findings
     ]  # fmt: skip
     shared.sort(key=lambda each: each.effect.rank)
-    others = [f"{names[each.case_id]} {each.effect.share:.0%}" for each in (*findings[1:], *shared)]
+    others = [
+        f"{names[each.case_id]} {each.effect.share:.0%}" if each.effect.is_known
+        else names[each.case_id]
+        for each in (*findings[1:], *shared)
+    ]  # fmt: skip
+    alike = all(each.statement == first.statement for each in findings)
+    also = some(others, _MAX_NAMES)
     if first.is_fine:
         text = f"{some([*dict.fromkeys(names[each.case_id] for each in findings)], _MAX_NAMES)}: "
         text = text * (len(names) > 1) + first.statement
@@ -64,7 +70,8 @@ def sentence(run: Run, findings: Sequence[Finding]) -> str:
         text = first.statement
     else:
         text = f"{who if len(names) > 1 else 'it'} could take {first.effect} less time"
-        text += f", {some(others, _MAX_NAMES)}" * bool(others) + f": {first.statement}"
+        text += f", {also}" * (alike and bool(others)) + f": {first.statement}"
+        text += f" (likewise, with other numbers, {also})" * (not alike)
     return f"{text}. {_capitalized(_remedy(run, first, only_worse=True))}."
 
 

@@ -38,6 +38,8 @@ NEXT = "What to do next"
 _SETTLE, _GO_ON = "settle the rest", "go on (may not settle all)"
 _MAX_MINUTES = 60
 """The longest budget that is suggested, but for twice the one that was too short."""
+_PROOF_S = 300.0
+"""The budget of a proof."""
 _DESIGN = {"--launches": 1, "--iterations": 1, "--budget": 1, "--detect": 1, "--rigorous": 0,
            "--quick": 0}  # fmt: skip
 """The options that fix the design of a run, and the number of their values."""
@@ -58,7 +60,7 @@ def opening(run: Run, *, warns: bool = True) -> Iterator[str | Table]:
             )
         return
     if not wins and len(sentences) > _MAX_VERDICTS:
-        rest = f"The tables of differences have {len(sentences) - _MAX_VERDICTS} more verdicts."
+        rest = f"The tables have {len(sentences) - _MAX_VERDICTS} more."
         sentences = [*sentences[:_MAX_VERDICTS], rest]
     # Of those that are compared, it is the slower ones that need an explanation.
     twins = {case.id for case in run.suite.cases if case.original}
@@ -299,7 +301,7 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
     path = shlex.quote(str(run.path))
     rule = run.manifest.stopping
     again = _without_design(run.manifest.command)
-    if warnings.missing_launches(run):
+    if warnings.missing_launches(run) and not run.is_user_code:
         yield "measure the rest", f"commbench run --resume {path}"
     elif again and _by_chance(run):
         yield "move the same bytes", f"{again} --task-placement pinned"
@@ -317,8 +319,11 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
     elif again and not rule and any(c.verdict == "inconclusive" for c in run.comparisons):
         yield "settle what is open (up to 1 h)", f"{again} --rigorous"
     wrong = [finding for finding in run.findings if not finding.is_fine]
-    if any(finding.trials for finding in wrong) and not run.is_user_code:
-        yield "prove what helps (7 min)", f"commbench prove {path}"
+    can_start = not run.is_user_code and not any(c.cluster.scheduler for c in run.suite.cases)
+    if can_start and any(f.trials and run.kinds[f.case_id] == "cluster" for f in wrong):
+        # Six launches of two cases confirm what the budget has shown.
+        minutes = math.ceil((_PROOF_S + 12 * run.ends["seconds"].median()) / 60)
+        yield f"prove what helps ({minutes} min)", f"commbench prove {path}"
     if wrong:
         yield (
             f"all {len(wrong)} findings" if len(wrong) > 1 else "the finding",

@@ -71,7 +71,7 @@ def _print(console: Console, table: Table) -> None:
     for number, name in enumerate(names):
         prose = table.columns[number] in table.text_columns
         grid.add_column(
-            name,
+            Text(name),
             justify="left" if number == 0 or prose else "right",
             overflow="fold",
             no_wrap=not prose,
@@ -93,8 +93,9 @@ def _fit(table: Table, width: int) -> tuple[list[str], list[list[str]], int]:
 
     If the page is too narrow, titles and the first column are folded; Rich wraps prose.
     """
-    names, rows = list(table.columns), [[printable(cell) for cell in row] for row in table.rows]
-    prose = [name in table.text_columns for name in names]
+    names = [printable(name) for name in table.columns]
+    rows = [[printable(cell) for cell in row] for row in table.rows]
+    prose = [name in table.text_columns for name in table.columns]
 
     def needed() -> int:
         widths = map(_widest, zip(names, *rows, strict=True))

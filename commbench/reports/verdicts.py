@@ -91,6 +91,8 @@ class ComparedRuns:
         lines = []
         for title, verdicts, end in groups:
             if cases := self.with_verdict(*verdicts):
+                if title in ("Slower", "Faster"):
+                    cases.sort(key=lambda c: -abs(math.log(c.ratio)))
                 named = some([self._named(c) for c in cases], _MOST_NAMED)
                 every = len(cases) == len(self.comparisons) > 1
                 which = "" if every and title in ("Undecided", "Same") else f": {named}"
@@ -112,7 +114,13 @@ class ComparedRuns:
                 f"{plural(min(few), 'launch')} can't decide {which}, whatever their times; "
                 f"{least} can"
             )
-        if len(few) < len(undecided):
+        by_days = [c.sessions_ratio for c in undecided if c.sessions_ratio > 1 + c.min_effect]
+        if by_days:
+            sentences.append(
+                f"Days of the history differ by up to {max(by_days):.2f}×, which launches can't "
+                "decide; --control can, or commbench ab"
+            )
+        elif len(few) < len(undecided):
             ratios = [c.detectable for c in undecided if math.isfinite(c.detectable)]
             missed = f"Slowdowns below {max(ratios):.2f}× can be missed. " if ratios else ""
             sentences.append(f"{missed}More --launches can decide, or a quieter machine")
@@ -145,7 +153,7 @@ class ComparedRuns:
 
     def _named(self, comparison: Comparison) -> str:
         if comparison.verdict in ("slower", "faster"):
-            return f"{self.case(comparison)} {comparison.ratio:.2f}×"
+            return f"{self.case(comparison)} {times(comparison.ratio)}"
         return self.case(comparison)
 
     def case(self, comparison: Comparison) -> str:

@@ -28,6 +28,8 @@ _NOUNS = {"src": "worker", "dst": "worker", "name": "task", "label": "activity"}
 _KEPT_TEXTS = {
     "worker": {"scheduler", "client"},
     "host": {"local"},
+    # Those of Dask's P2P shuffles.
+    "task": {"shuffle-barrier", "shuffle-transfer", "hash-join-transfer", "rechunk-transfer"},
     # Tasks may meter activities with their names.
     "activity": {
         "thread-cpu", "thread-noncpu", "executor", "run-queue", "offload", "other", "network",

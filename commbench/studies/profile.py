@@ -110,8 +110,11 @@ def profile(
             f"commbench.profile takes a client that is connected, not {client!r}; "
             "make one with Client(), or await Client(asynchronous=True)"
         )
-    observer, raised = _Observer(client, Path(output).absolute(), anonymize), _Raised()
-    return Context(observer.recorded(name, raised), raised, client.asynchronous)
+    folder = Path(output).absolute()
+    return Context(
+        lambda raised: _Observer(client, folder, anonymize).recorded(name, raised),
+        client.asynchronous,
+    )
 
 
 def profile_script(
@@ -285,23 +288,28 @@ class Context:
 
     Parameters
     ----------
-    context
-        A context manager, which learns from `raised` what its block raised: `contextlib` would
-        throw it, and change its traceback.
-    raised
-        An object of both.
+    make
+        Returns a new context manager for each time. It learns what its block raises from an
+        argument: `contextlib` would throw that, and change its traceback.
     only_async
         Whether ``with`` is an error.
     """
 
-    def __init__(self, context: Any, raised: _Raised, only_async: bool = False) -> None:
-        self._context, self._raised, self._only_async = context, raised, only_async
+    def __init__(self, make: Callable[[_Raised], Any], only_async: bool = False) -> None:
+        self._make, self._only_async = make, only_async
+        self._entered: list[tuple[Any, _Raised]] = []
 
     def __enter__(self) -> Any:
         """Enter the context."""
         if self._only_async:
             raise UsageError("the client is asynchronous, so the context has to be: async with …")
-        return self._context.__enter__()
+        return self._enter()
+
+    def _enter(self) -> Any:
+        context = self._make(raised := _Raised())
+        value = context.__enter__()
+        self._entered.append((context, raised))
+        return value
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None,
@@ -309,12 +317,13 @@ class Context:
     ) -> None:  # fmt: skip
         """Leave the context."""
         del kind, traceback
-        self._raised.error = error
-        self._context.__exit__(None, None, None)
+        context, raised = self._entered.pop()
+        raised.error = error
+        context.__exit__(None, None, None)
 
     async def __aenter__(self) -> Any:
         """Enter the context without blocking the event loop; leave it if that is cancelled."""
-        entering = asyncio.ensure_future(asyncio.to_thread(self._context.__enter__))
+        entering = asyncio.ensure_future(asyncio.to_thread(self._enter))
         try:
             return await asyncio.shield(entering)
         except asyncio.CancelledError:
@@ -327,8 +336,13 @@ class Context:
         self, kind: type[BaseException] | None, error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:  # fmt: skip
-        """Leave the context without blocking the event loop."""
-        await asyncio.to_thread(self.__exit__, kind, error, traceback)
+        """Leave the context without blocking the event loop, also if that is cancelled."""
+        leaving = asyncio.ensure_future(asyncio.to_thread(self.__exit__, kind, error, traceback))
+        try:
+            await asyncio.shield(leaving)
+        except asyncio.CancelledError:
+            await asyncio.wait([leaving])
+            raise
 
 
 class ProfiledRun(Run):
@@ -340,15 +354,12 @@ class ProfiledRun(Run):
 
     def region(self, name: str) -> Context:
         """Return a context for a named part of the code; regions may repeat and nest."""
-        raised = _Raised()
-        context = self._observer.region(name, raised)
-        return Context(context, raised, self._observer.client.asynchronous)
+        observer = self._observer
+        return Context(lambda raised: observer.region(name, raised), observer.client.asynchronous)
 
     def read_again(self, manifest: Manifest) -> None:
         """Forget what was read and computed."""
-        observer, path = self._observer, self.path
-        self.__dict__.clear()
-        self.__init__(observer, path, manifest)  # type: ignore[misc]
+        self.__dict__ = ProfiledRun(self._observer, self.path, manifest).__dict__
 
 
 class _UserCluster(RunningCluster):
@@ -459,7 +470,7 @@ class _Observer:
         self._n_tasks_before = 0
         self._is_recording = False
         # Regions of several threads or coroutines may overlap.
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     @contextmanager
     def recorded(self, name: str, raised: _Raised) -> Iterator[ProfiledRun]:
@@ -520,14 +531,19 @@ class _Observer:
         with self._paused(None):
             self._attempt(self._switch)
             region = self._attempt(self._begin, name)
+        if region is not None:
+            region.started_at_s = time.time() + region.offset_s
+            region.began = time.perf_counter()
         try:
             yield
         finally:
             if region is not None:
                 seconds = time.perf_counter() - region.began - region.paused_s
                 with self._paused(region):
-                    self._attempt(self._finish, region, seconds, str(raised))
-                    self._open.remove(region)
+                    try:
+                        self._attempt(self._finish, region, seconds, str(raised))
+                    finally:
+                        self._open.remove(region)
                     self._run.read_again(self._store.manifest)
 
     @contextmanager
@@ -593,8 +609,6 @@ class _Observer:
         region.cpu_before = self._cluster.cpu_by_process()
         region.cores_before = cores.times(region.core_numbers)
         self._open.append(region)
-        region.started_at_s = time.time() + region.offset_s
-        region.began = time.perf_counter()
         return region
 
     def _finish(self, region: _Open, seconds: float, error: str) -> None:

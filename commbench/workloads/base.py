@@ -92,6 +92,8 @@ class Workload(ABC):
     """The parameters of a small problem, for ``--quick``."""
     gpu_packages: ClassVar[tuple[str, ...]] = ()
     """The packages besides CuPy that are imported for data in GPU memory."""
+    on_gpu: ClassVar[bool] = True
+    """Whether its data can be in GPU memory."""
     Params: ClassVar[type[Any]] = NoParams
     """A frozen dataclass; `option` makes its fields."""
     task_placement: ClassVar[str] = "pinned"

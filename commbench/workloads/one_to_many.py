@@ -86,6 +86,7 @@ class Broadcast(_OneToMany):
         self._source = client.submit(random_bytes, *self._array(0), key=("broadcast-input", 0))
         wait_finished([self._source], "the input can't be created: task {!r}")
         rebalance(client, [self._source])
+        self._addresses = sorted(client.nthreads())
 
     def build(self) -> Any:
         """Return the key of each worker's task."""
@@ -95,7 +96,7 @@ class Broadcast(_OneToMany):
         """Submit a task to each worker that returns the array, and return the futures."""
         return [
             client.submit(_returned, self._source, key=key, workers=[address])
-            for key, address in zip(graph, sorted(client.nthreads()), strict=True)
+            for key, address in zip(graph, self._addresses, strict=True)
         ]
 
     def verify(self, client: Any, result: Any) -> None:

@@ -41,6 +41,7 @@ class Patterns(ClusterWorkload):
     """Tasks in ``width`` columns and ``steps`` steps."""
 
     name = "patterns"
+    on_gpu = False
     summary = "tasks of a given duration in the patterns of Task Bench, and their efficiency"
     stresses = "scheduler"
     quick: ClassVar[Mapping[str, Any]] = {"steps": 5}

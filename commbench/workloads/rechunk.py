@@ -7,8 +7,8 @@ before the clock starts.
 - ``tiles-to-rows``: square tiles become bands of columns; a band needs the tiles in its columns.
 - ``swap-axes``: bands of columns become bands of rows; each chunk needs a part of every other.
 - ``adjacent-groups``: in three dimensions, groups of neighbouring chunks exchange parts.
-- ``heal-oversplit``: chunks of 17/16 of the size become chunks 15 times as large, by tasks with
-  either method.
+- ``heal-oversplit``: chunks of 17/16 of the size become chunks of whole ones, up to 15 times as
+  large, by tasks with either method. Few workers move hardly anything.
 
 Payload: ``x.nbytes``, 8 bytes for each number. On W workers about ``1 - 1 / W`` of it crosses the
 wire with the first two patterns. With the others tasks move what a chunk needs of other workers'
@@ -27,6 +27,7 @@ from commbench.errors import UsageError
 from commbench.workloads.arrays import ArrayWorkload
 from commbench.workloads.base import Context, option
 from commbench.workloads.device import uniform_block, verify_blocks
+from commbench.workloads.frames import shuffle_method
 from commbench.workloads.placement import rebalance
 
 _PATTERNS: Mapping[str, tuple[tuple[Any, ...], tuple[Any, ...], float, float]] = {
@@ -55,12 +56,15 @@ class Rechunk(ArrayWorkload):
         )
         size: int = option(1 << 28, "size of x, at most", unit="bytes")
         chunk_size: int = option(1 << 23, "size of a chunk, about", unit="bytes", least=8)
-        method: Literal["tasks", "p2p"] = option(
-            "p2p", "how blocks move: tasks, or p2p (peer to peer)"
+        method: Literal["dask", "tasks", "p2p"] = option(
+            "dask", "how blocks move: tasks, p2p (peer to peer), or dask: p2p, and tasks on GPUs"
         )
 
     def __init__(self, params: Params, context: Context) -> None:
         super().__init__(params, context)
+        self._method = shuffle_method(params.method, context.device)
+        if (self._method, context.device) == ("p2p", "gpu"):
+            raise UsageError("rechunk: Dask's P2P takes arrays in host memory; use --method tasks")
         self.shape = (math.isqrt(max(0, params.size) // 8),) * 2
         if params.pattern == "adjacent-groups":
             self.shape = (params.size // (8 * math.prod(_PLANE)), *_PLANE)
@@ -70,12 +74,14 @@ class Rechunk(ArrayWorkload):
                 f"rechunk: size is {params.size} B; it must be at least {least or 8} B"
             )
 
-    def _chunks(self, chunks: tuple[Any, ...], factor: float) -> tuple[tuple[int, ...], ...]:
+    def _chunks(
+        self, chunks: tuple[Any, ...], factor: float, before: Any = None
+    ) -> tuple[tuple[int, ...], ...]:
         from dask.array.core import normalize_chunks
 
         limit = int(factor * self.params.chunk_size)
         normal: tuple[tuple[int, ...], ...] = normalize_chunks(
-            chunks, self.shape, limit=limit, dtype="float64"
+            chunks, self.shape, limit=limit, dtype="float64", previous_chunks=before
         )
         return normal
 
@@ -83,7 +89,8 @@ class Rechunk(ArrayWorkload):
         """Create x on the workers."""
         before, after, factor, factor_after = _PATTERNS[self.params.pattern]
         self.chunks = self._chunks(before, factor)
-        self._after = self._chunks(after, factor_after)
+        # As Dask does, which combines whole chunks.
+        self._after = self._chunks(after, factor_after, self.chunks)
         if self.chunks == self._after:
             raise UsageError(
                 f"rechunk: an array of {self.payload_bytes} B has the same chunks before and "
@@ -98,7 +105,7 @@ class Rechunk(ArrayWorkload):
         Dask's configuration has the size of chunks.
         """
         limit = self.params.chunk_size
-        return self.x.rechunk(self._after, block_size_limit=limit, method=self.params.method)
+        return self.x.rechunk(self._after, block_size_limit=limit, method=self._method)
 
     def verify(self, client: Any, result: Any) -> None:
         """Compare every number with that of x, which workers make again."""

@@ -27,6 +27,7 @@ class Spill(ClusterWorkload):
     """An array of float64, uniform in [0, 1), and the sums of its chunks."""
 
     name = "spill"
+    on_gpu = False
     summary = "an array larger than the --memory-limit of the workers, made and summed"
     stresses = "memory"
     quick: ClassVar[Mapping[str, Any]] = {"factor": 1.2, "chunk": 4 << 20}

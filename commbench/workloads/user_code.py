@@ -25,12 +25,13 @@ from dataclasses import asdict, dataclass, field, make_dataclass
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar
 
 from commbench.errors import LaunchError, UsageError
 from commbench.workloads.base import ClusterWorkload, Context
 
-_MAIN = "main"
+_MAIN, _MODULE = "main", "__mp_main__"
 _CLUSTERS = ("Client", "LocalCluster")
 _TO_ADD = f"""
     def {_MAIN}(client):  # the code to measure, below, with this client
@@ -97,7 +98,9 @@ class UserCode(ClusterWorkload):
         with _explained(f"{source.name}, when it is imported,", client):
             if source.is_script:
                 # Functions of a module that can't be imported are sent to workers by value.
-                defined = runpy.run_path(str(source.file), run_name="__mp_main__")
+                defined = runpy.run_path(str(source.file), run_name=_MODULE)
+                # Dataclasses look it up. It is empty, so that functions are sent by value.
+                sys.modules[_MODULE] = ModuleType(_MODULE)
                 self._function = defined[source.function]
             else:
                 module = importlib.import_module(source.name.partition(":")[0])

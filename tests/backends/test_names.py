@@ -164,6 +164,8 @@ def test_settings_can_be_typed_by_hand(name, settings):
         ("ucx:ib", IB, ""),
         ("ucx:ib", TCP, TCP),
         ("ucx:tcp+shm", "tcp/lo", "not over shm"),
+        # Another host's memory can't be shared.
+        ("ucx:tcp+shm", TCP, ""),
         ("ucx:tcp+nvlink+ib", IB, ""),
         ("ucx:tcp+nvlink+ib", TCP, "not over nvlink+ib"),
         ("tcp", TCP, ""),

@@ -46,6 +46,12 @@ def test_a_terminal_shows_the_phase_and_its_duration_at_each_tick(shown):
         assert part in text
 
 
+def test_a_terminal_shows_failures_as_they_are(shown):
+    message = "[node1:4711] OSError: no object at [/data/x.parquet] :x:"
+    text = shown([(0, builders.failure(CASE, message))], terminal=True)
+    assert f"✗ merge tcp: {message}" in " ".join(text.split())
+
+
 def test_a_log_has_a_line_for_a_phase_and_is_silent_for_ten_seconds_at_most(shown):
     text = shown([(0, phase("starting")), (9, None), (10, None), (19, None), (21, None)])
     assert text == "merge tcp: starting …\n" * 3

@@ -330,6 +330,20 @@ def test_every_format_is_an_option():
     assert [*option.type.choices] == [*verdicts.COMPARISON_FORMATS]
 
 
+def test_the_worst_of_many_slower_cases_is_named_first(tmp_path):
+    cases = [builders.case("tcp", params={"rows": rows}) for rows in range(6)]
+    runs = []
+    for name, last in (("old", 1.0), ("new", 5.0)):
+        records = []
+        for case in cases:
+            factor = last if case is cases[-1] else 1.0 + 0.2 * (last > 1)
+            records += builders.launches(case, [factor * value for value in STEADY])
+        store = builders.written(tmp_path, cases, records, id=name, environment=MACHINE)
+        runs.append(store.path)
+    text = " ".join(compare(*runs).stdout.split())
+    assert re.search(r"Slower: 6 of 6 cases: [^,]*rows=5[^,]* 5\.00×,", text), text
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -378,7 +392,9 @@ def test_what_other_days_differ_by_is_no_verdict(old, tmp_path):
     status, content = compared(old, new, "--history", tmp_path)
     assert (status, content["outcome"]) == (0, "undecided")
     assert content["comparisons"][0]["sessions_ratio"] > 1.2
-    assert "other" in compare(old, new, "--history", tmp_path).stdout
+    text = " ".join(compare(old, new, "--history", tmp_path).stdout.split())
+    assert "Days of the history differ by up to" in text
+    assert "More --launches" not in text
     alike = write(tmp_path, "alike", 1.01)
     assert compared(old, alike)[1]["comparisons"][0]["verdict"] == "same"
     status, content = compared(old, alike, "--history", tmp_path, "--undecided", "fail")

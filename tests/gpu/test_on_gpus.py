@@ -23,7 +23,7 @@ WORKLOADS = {
     "svd": (),
     "matmul": (),
     "map-overlap": (),
-    "rechunk": ("--method", "tasks"),
+    "rechunk": (),
     "shuffle": (),
     "groupby": (),
     "merge": ("--rows", "1000000"),

@@ -418,7 +418,7 @@ def test_failures_are_in_the_opening(recorded):
     text = terminal.render(recorded([case], records))
     assert text.count("✗ merge over tcp, launch") == 3
     assert "): it broke" in text
-    assert "✗ 1 more failures" in text
+    assert "✗ 1 more failure\n" in text
 
 
 def test_a_run_of_failures_begins_with_them():

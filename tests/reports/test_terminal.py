@@ -18,7 +18,7 @@ from builders import (
 )
 
 from commbench.reports import terminal
-from commbench.reports.sections import tables
+from commbench.reports.sections import Table, tables
 
 CASE = builders.case()
 EVIDENCE = "ucp_ep_query: tcp/eth0 rc_mlx5/mlx5_0:1 cuda_ipc/cuda; log: intra-node cfg#1 tag(a/b)"
@@ -139,6 +139,11 @@ def test_control_characters_are_replaced(nasty, recorded):
 
 
 @pytest.mark.parametrize("nasty", ["[bold]", "[/]", "[link=http://x]y[/link]", ":smile:"])
+def test_titles_of_columns_are_printed_as_they_are():
+    table = Table("t", ("name", "ucx[/]\x1b]0;x"), (("a", "1"),))
+    assert "ucx[/]\N{REPLACEMENT CHARACTER}]0;x" in terminal.page("", (), [table])
+
+
 def test_markup_of_rich_is_printed_as_it_is(nasty, recorded):
     records = [failure(CASE, nasty), transport(CASE, contradiction=nasty)]
     text = rendered(recorded([CASE], records))

@@ -225,6 +225,7 @@ def test_cases_that_differ_are_not_compared(ab, tmp_path):
         ("merge --launches=3", "--launches is not for the runs within an A/B; write it"),
         ("merge --rigorous", "--rigorous is not for the runs within an A/B"),
         ("--min-effect -1 merge", "--min-effect is -1; it must be 0 or more"),
+        ("--min-effect 5 merge", "--min-effect is 5; it must be 0 or more and below 1"),
         ("--launches 0 merge", "--launches"),
     ],
 )

@@ -169,6 +169,15 @@ def test_a_profile_within_a_profile_is_refused_at_once(started, tmp_path):
         pass
 
 
+def test_a_region_can_be_entered_again(started, tmp_path):
+    with commbench.profile(started, output=tmp_path) as run:
+        part = run.region("part")
+        for _ in range(2):
+            with part:
+                pass
+    assert run.regions["name"].tolist().count("part") == 2
+
+
 def test_a_profile_within_a_launch_is_refused_at_once(started, tmp_path):
     meters = [TransferLog()]
     for plugin in meters:

@@ -167,6 +167,24 @@ def test_remedies_that_do_not_help_are_not_proved(fake_run, tmp_path, installed)
     assert done.stdout.splitlines()[-1] == "None of these remedies helps here."
 
 
+def test_remedies_that_could_not_be_measured_are_no_result(fake_run, tmp_path, installed):
+    rules = registry.loadable("rule")
+    rule = rules["slow-samples"]
+    failing = dataclasses.replace(
+        rule,
+        find=lambda case: (
+            dataclasses.replace(each, trials=({"backend": "fake:crash"},))
+            for each in rule.find(case)
+        ),
+    )
+    installed("rule", {"slow-samples": failing}, alone=True)
+    out = ("--launches", 6, "--output", tmp_path / "proofs")
+    done = processes.invoke("prove", fake_run, *out, figures=())
+    assert done.exit_code == 1
+    assert "backend=fake:crash: could not be compared; see " in done.stdout
+    assert "helps" not in done.stdout
+
+
 def test_diagnose_says_what_was_found_and_why(fake_run):
     done = processes.invoke("diagnose", fake_run)
     assert done.exit_code == 0, done.output

@@ -2,16 +2,23 @@
 
 import itertools
 from contextlib import nullcontext
+from types import SimpleNamespace
 
+import builders
+import dask.array as da
 import numpy as np
 import pytest
 from small import PARAMS, inputs, persist, run, workload
 
 from commbench.errors import UsageError, VerificationError
+from commbench.harness import cases
+from commbench.model import ClusterSpec
+from commbench.workloads.base import Context
 from commbench.workloads.groupby import GroupBy
 from commbench.workloads.map_overlap import MapOverlap
 from commbench.workloads.matmul import MatMul
 from commbench.workloads.merge import Merge
+from commbench.workloads.one_to_many import Broadcast
 from commbench.workloads.rechunk import Rechunk
 from commbench.workloads.shuffle import Shuffle
 from commbench.workloads.svd import Svd
@@ -92,6 +99,31 @@ PATTERNS = [
 def test_a_right_result_passes(client, kind, params):
     work = workload(kind, **params)
     work.verify(client, run(client, work))
+
+
+def test_what_p2p_and_some_workloads_can_not_do_on_gpus():
+    context = Context(n_workers=2, device="gpu", seed=1)
+    assert Rechunk(Rechunk.Params(), context)._method == "tasks"
+    with pytest.raises(UsageError, match="Dask's P2P takes arrays in host memory"):
+        Rechunk(Rechunk.Params(method="p2p"), context)
+    for name in ("patterns", "spill"):
+        case = builders.case("tcp", name, cluster=ClusterSpec(device="gpu"))
+        assert "no data in GPU memory" in cases.unmet(case).reason
+
+
+def test_oversplit_chunks_are_healed_as_dask_does(client):
+    work = workload(Rechunk, pattern="heal-oversplit", size=1 << 20, chunk_size=1 << 13)
+    work.prepare(client)
+    x = da.zeros(work.shape, chunks=work.chunks)
+    assert work._after == x.rechunk("auto", block_size_limit=1 << 17).chunks
+
+
+def test_nothing_but_the_tasks_of_a_broadcast_is_timed():
+    work = Broadcast(Broadcast.Params(), Context(n_workers=2, device="cpu", seed=1))
+    work._source, work._addresses = None, ["a", "b"]
+    client = SimpleNamespace(submit=lambda *_, key, workers: (key, workers))
+    sent = work.compute(client, work.build())
+    assert sent == [("broadcast-0", ["a"]), ("broadcast-1", ["b"])]
 
 
 def test_chunks_that_stay_as_they_are_are_refused(client):

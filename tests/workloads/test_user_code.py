@@ -155,6 +155,7 @@ def call(client, write, monkeypatch):
     """Return a function that prepares a script and calls its main, in a process of its launch."""
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setattr(sys, "argv", [*sys.argv])
+    monkeypatch.setitem(sys.modules, user_code._MODULE, None)
     monkeypatch.delenv("PYTHONPATH", raising=False)
 
     def call(source, **params):
@@ -188,6 +189,21 @@ def test_a_result_is_computed_by_workers_that_get_functions_by_value(result, cli
             return {result}
     """
     assert client.gather(client.compute(call(source))) == 6
+
+
+def test_annotations_of_dataclasses_can_be_text(call):
+    source = """
+        from __future__ import annotations
+        from dataclasses import dataclass
+
+        def main(client):
+            @dataclass
+            class Row:
+                x: int = 3
+
+            return Row().x
+    """
+    assert call(source) == 3
 
 
 def test_main_gets_its_parameters_and_no_guarded_code_runs(call):

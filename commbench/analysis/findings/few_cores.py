@@ -22,7 +22,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     if (has_spare or math.isnan(used)) and case.may_wait_for_the_gil:
         return
     n_threads = case.n_workers * case.case.cluster.threads_per_worker
-    where = f"{case.n_cores:g} cores" if case.n_cores == case.n_cores else "the cores"
+    n = case.n_cores
+    where = "the cores" if math.isnan(n) else f"{n:g} core{'s' * (n != 1)}"
     remedy = "use more cores"
     libraries = case.share("other_threads_s").median() * case.n_workers
     if libraries > n_threads:

@@ -158,7 +158,7 @@ def _host_id(pid: int) -> str:
 def _nic(address: str, environ: Mapping[str, str]) -> str:
     scheme, _, _ = address.partition("://")
     if scheme == "ucx" and environ.get("UCX_NET_DEVICES"):
-        return environ["UCX_NET_DEVICES"]
+        return environ["UCX_NET_DEVICES"].removesuffix(",lo")
     import psutil
 
     with suppress(OSError, ValueError):

@@ -266,10 +266,10 @@ def printable(text: str) -> str:
 
     Those that are invisible, or change the order of others, are replaced, too.
     """
-    lines = text.replace("\r\n", "\n")
-    # Surrogates are replaced, too: they can't be encoded.
-    text = re.sub(r"[^\t\n -~\xa0-\ud7ff\ue000-\U0010ffff]", "\N{REPLACEMENT CHARACTER}", lines)
-    return re.sub(_FORMATTING, "\N{REPLACEMENT CHARACTER}", text)
+    # Surrogates are replaced, too: they can't be encoded. XML has no U+FFFE and U+FFFF.
+    known = r"\t\n -~\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff"
+    replaced = "\N{REPLACEMENT CHARACTER}"
+    return re.sub(f"[^{known}]|{_FORMATTING}", replaced, text.replace("\r\n", "\n"))
 
 
 def natural(name: str) -> list[tuple[str, int]]:

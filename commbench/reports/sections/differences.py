@@ -242,7 +242,8 @@ def _interval(low: float, high: float) -> Quantity:
 
 def times(ratio: float) -> Quantity:
     """Return a ratio of times, or a dash if it is nan."""
-    return Quantity("—" if math.isnan(ratio) else f"{ratio:.2f}×", ratio)
+    shown = f"{ratio:.2f}" if ratio >= 0.01 else f"{ratio:.2g}"
+    return Quantity("—" if math.isnan(ratio) else f"{shown}×", ratio)
 
 
 SECTION = Section(

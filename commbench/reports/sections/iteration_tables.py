@@ -171,7 +171,7 @@ def _describe(case: Case) -> str:
         f"{key}={value[:7] if key == 'sha256' else value}" for key, value in case.params.items()
     )
     size = {
-        "workers": f"{cluster.n_workers} workers",
+        "workers": plural(cluster.n_workers, "worker"),
         "threads": plural(cluster.threads_per_worker, "thread"),
     }
     fixed = " × ".join(text for name, text in size.items() if name not in case.varied)

@@ -10,7 +10,16 @@ from typing import Any
 from commbench.analysis.run import Run
 from commbench.model import GPU_MEMORY, Placement
 from commbench.model.units import format_bytes
-from commbench.reports.sections import REST, Section, Table, labels, natural, quantities, some
+from commbench.reports.sections import (
+    REST,
+    Section,
+    Table,
+    labels,
+    natural,
+    plural,
+    quantities,
+    some,
+)
 from commbench.stats.selection import in_suite_order
 
 _MAX_FAILURES = 3
@@ -123,7 +132,7 @@ def failures_opening(run: Run) -> Iterator[str]:
     for row in run.failures.head(_MAX_FAILURES).itertuples():
         yield f"✗ {run.case_names[row.case_id]}, launch {row.launch} ({row.stage}): {row.message}"
     if (n_more := len(run.failures) - _MAX_FAILURES) > 0:
-        yield f"✗ {n_more} more failures"
+        yield f"✗ {plural(n_more, 'more failure')}"
 
 
 PROVENANCE = Section(title="Provenance", position=100, tables=tables)
