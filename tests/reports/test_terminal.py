@@ -138,12 +138,12 @@ def test_control_characters_are_replaced(nasty, recorded):
     assert text.count("�") >= 6
 
 
-@pytest.mark.parametrize("nasty", ["[bold]", "[/]", "[link=http://x]y[/link]", ":smile:"])
 def test_titles_of_columns_are_printed_as_they_are():
     table = Table("t", ("name", "ucx[/]\x1b]0;x"), (("a", "1"),))
     assert "ucx[/]\N{REPLACEMENT CHARACTER}]0;x" in terminal.page("", (), [table])
 
 
+@pytest.mark.parametrize("nasty", ["[bold]", "[/]", "[link=http://x]y[/link]", ":smile:"])
 def test_markup_of_rich_is_printed_as_it_is(nasty, recorded):
     records = [failure(CASE, nasty), transport(CASE, contradiction=nasty)]
     text = rendered(recorded([CASE], records))

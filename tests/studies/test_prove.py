@@ -173,7 +173,7 @@ def test_remedies_that_could_not_be_measured_are_no_result(fake_run, tmp_path, i
     failing = dataclasses.replace(
         rule,
         find=lambda case: (
-            dataclasses.replace(each, trials=({"backend": "fake:crash"},))
+            dataclasses.replace(each, trials=({"backend": "fake:wrong"},))
             for each in rule.find(case)
         ),
     )
@@ -181,7 +181,7 @@ def test_remedies_that_could_not_be_measured_are_no_result(fake_run, tmp_path, i
     out = ("--launches", 6, "--output", tmp_path / "proofs")
     done = processes.invoke("prove", fake_run, *out, figures=())
     assert done.exit_code == 1
-    assert "backend=fake:crash: could not be compared; see " in done.stdout
+    assert "backend=fake:wrong: could not be compared; see " in done.stdout
     assert "helps" not in done.stdout
 
 

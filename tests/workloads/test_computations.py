@@ -106,8 +106,9 @@ def test_what_p2p_and_some_workloads_can_not_do_on_gpus():
     assert Rechunk(Rechunk.Params(), context)._method == "tasks"
     with pytest.raises(UsageError, match="Dask's P2P takes arrays in host memory"):
         Rechunk(Rechunk.Params(method="p2p"), context)
-    for name in ("patterns", "spill"):
-        case = builders.case("tcp", name, cluster=ClusterSpec(device="gpu"))
+    for name, limit in (("patterns", ""), ("spill", "500MB")):
+        cluster = ClusterSpec(device="gpu", memory_limit=limit)
+        case = builders.case("tcp", name, cluster=cluster)
         assert "no data in GPU memory" in cases.unmet(case).reason
 
 

@@ -70,7 +70,8 @@ def _counters(dice, case, at, workers, threads, wall):
             continue
         yield builders.thread_time(
             case, name, n_threads=threads, seconds=wall, cpu_seconds=cpu * threads,
-            wait_seconds=wall * threads * dice.uniform(0, 0.1), **idle, **at,
+            wait_seconds=wall * threads * dice.uniform(0, 0.1), **idle | {"idle_cpu_seconds": 0.0},
+            **at,
         )  # fmt: skip
         for context, label, share in (
             ("execute", "thread-cpu", 0.9 * threads), ("get-data", "serialize", 0.1),
