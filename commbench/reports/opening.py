@@ -322,7 +322,8 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
     can_start = not run.is_user_code and not any(c.cluster.scheduler for c in run.suite.cases)
     if can_start and any(f.trials and run.kinds[f.case_id] == "cluster" for f in wrong):
         # Six launches of two cases confirm what the budget has shown.
-        minutes = math.ceil((_PROOF_S + 12 * run.ends["seconds"].median()) / 60)
+        launch_s = run.ends["seconds"].median() if len(run.ends) else 0.0
+        minutes = math.ceil((_PROOF_S + 12 * launch_s) / 60)
         yield f"prove what helps ({minutes} min)", f"commbench prove {path}"
     if wrong:
         yield (

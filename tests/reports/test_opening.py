@@ -633,3 +633,16 @@ def test_entries_of_a_region_are_its_median_and_those_that_raised_are_counted(
     run = recorded([step, retry], builders.ended(records))
     assert opening.verdicts(run)[0] == first
     assert next(iteration_tables.time_tables(run)).note == note
+
+
+@pytest.mark.parametrize(("seconds", "minutes"), [([], 5), ([20.0, 30.0, 40.0], 11)])
+def test_the_time_of_a_proof_follows_from_that_of_launches(seconds, minutes):
+    case = builders.case()
+    ends = [builders.end(case, launch=n, seconds=s) for n, s in enumerate(seconds)]
+    run = builders.in_memory([case], [sample(case, 1.0), *ends])
+    run.__dict__["findings"] = (builders.finding(case, trials=({"backend": "mpi"},)),)
+    assert f"prove what helps ({minutes} min): commbench prove" in opening.next_steps(run)
+    pair = builders.case(workload="pingpong")
+    run = builders.in_memory([pair], [sample(pair, 1.0, layer="comm"), *ends])
+    run.__dict__["findings"] = (builders.finding(pair, trials=({"backend": "mpi"},)),)
+    assert "prove what helps" not in opening.next_steps(run)
