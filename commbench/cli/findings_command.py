@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 FAILED = 3
 """The exit status of a finding that is to fail."""
-_N_CONFIRMING = 6
 
 
 @click.command()
@@ -72,9 +71,9 @@ def diagnose(ctx: click.Context, run: Path, form: str, fail_on: tuple[str, ...] 
     ]  # fmt: skip
     if failing:
         click.echo(f"findings of: {', '.join(dict.fromkeys(failing))}", err=True)
-    if fail_on and data.rule_problems:
+    if is_blind := bool(fail_on and data.rule_problems):
         click.echo("; ".join(data.rule_problems), err=True)
-    ctx.exit(status or FAILED * bool(failing) or int(bool(fail_on and data.rule_problems)))
+    ctx.exit(status or FAILED * bool(failing) or int(is_blind))
 
 
 @click.command(
@@ -97,10 +96,11 @@ def prove(ctx: click.Context, /, run: Path, backend: str, trials: int, **given: 
     The present state and each remedy are measured in turns, in fresh clusters. The best one is
     measured again, and its settings are printed.
     """
+    from commbench.reports.opening import N_CONFIRMING, PROOF_S
     from commbench.studies import prove as study
 
     if options.stopping(given) is None and given["launches"] is None:
-        given["budget"] = 300.0
+        given["budget"] = PROOF_S
     data = load(run)
     proof = study.plan(data, trials, backend)
     measured = _measure(ctx, data, _with(proof.suite, given), given)
@@ -127,7 +127,7 @@ def prove(ctx: click.Context, /, run: Path, backend: str, trials: int, **given: 
                 "and prove that run" * by_dask + "."
             )
         if names["inconclusive"]:
-            more = f"--launches {3 * (given['launches'] or _N_CONFIRMING)}"
+            more = f"--launches {3 * (given['launches'] or N_CONFIRMING)}"
             if given["launches"] is None:
                 more = f"--budget {3 * (given['budget'] or 3600.0) / 60:.0f}m"
             click.echo(f"Undecided: {names['inconclusive']}. More launches may decide: {more}")
@@ -136,7 +136,7 @@ def prove(ctx: click.Context, /, run: Path, backend: str, trials: int, **given: 
         ctx.exit(1 if missing else 0)
     # The launches by which it was chosen flatter it.
     fixed = {**given, "budget": None, "detect": None, "rigorous": False}
-    fixed["launches"] = _N_CONFIRMING
+    fixed["launches"] = N_CONFIRMING
     both = replace(proof, trials=(best,)).suite
     again = _measure(ctx, data, _with(both, fixed), fixed)
     confirmed = study.results(again, proof)
@@ -144,7 +144,7 @@ def prove(ctx: click.Context, /, run: Path, backend: str, trials: int, **given: 
         said = _gain(confirmed[0][1]) if confirmed else "no launch ended well"
         click.echo(f"Not confirmed: measured again, {best.name} has: {said}; see {again.path}")
         ctx.exit(1)
-    click.echo(f"Measured again in {_N_CONFIRMING} fresh launches: {_gain(confirmed[0][1])}")
+    click.echo(f"Measured again in {N_CONFIRMING} fresh launches: {_gain(confirmed[0][1])}")
     click.echo("\nTo use it:")
     for line in study.lines(best):
         click.echo(f"  {line}")

@@ -38,8 +38,8 @@ NEXT = "What to do next"
 _SETTLE, _GO_ON = "settle the rest", "go on (may not settle all)"
 _MAX_MINUTES = 60
 """The longest budget that is suggested, but for twice the one that was too short."""
-_PROOF_S = 300.0
-"""The budget of a proof."""
+PROOF_S, N_CONFIRMING = 300.0, 6
+"""The budget of a proof, and the launches that confirm it."""
 _DESIGN = {"--launches": 1, "--iterations": 1, "--budget": 1, "--detect": 1, "--rigorous": 0,
            "--quick": 0}  # fmt: skip
 """The options that fix the design of a run, and the number of their values."""
@@ -321,9 +321,8 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
     wrong = [finding for finding in run.findings if not finding.is_fine]
     can_start = not run.is_user_code and not any(c.cluster.scheduler for c in run.suite.cases)
     if can_start and any(f.trials and run.kinds[f.case_id] == "cluster" for f in wrong):
-        # Six launches of two cases confirm what the budget has shown.
         launch_s = run.ends["seconds"].median() if len(run.ends) else 0.0
-        minutes = math.ceil((_PROOF_S + 12 * launch_s) / 60)
+        minutes = math.ceil((PROOF_S + 2 * N_CONFIRMING * launch_s) / 60)
         yield f"prove what helps ({minutes} min)", f"commbench prove {path}"
     if wrong:
         yield (

@@ -218,11 +218,16 @@ def is_barrier(tasks: pd.DataFrame) -> pd.Series[bool]:
     return names.isin([name for name in names.unique() if str(name).startswith("shuffle-barrier")])
 
 
+def idle_demand(threads: pd.DataFrame) -> pd.Series[float]:
+    """Return the cores that rows of ``Run.threads`` use or wait for in their idle periods."""
+    wanted_s: pd.Series[float] = threads["idle_cpu_seconds"] + threads["idle_wait_seconds"]
+    return wanted_s / threads["idle_seconds"]
+
+
 def is_idle(threads: pd.DataFrame) -> pd.Series[bool]:
     """Return which rows of ``Run.threads`` have an idle period in which no task ran."""
-    demand = (threads["idle_cpu_seconds"] + threads["idle_wait_seconds"]) / threads["idle_seconds"]
     windows = pd.MultiIndex.from_frame(threads[_KEY[:3]])
-    works = (threads["role"] == "tasks") & (demand > _WORKS)
+    works = (threads["role"] == "tasks") & (idle_demand(threads) > _WORKS)
     return (threads["idle_seconds"] > 0) & ~windows.isin(windows[works])
 
 
@@ -252,8 +257,7 @@ def _polling(wall_s: pd.Series[float], loop: pd.DataFrame) -> pd.Series[float]:
     """
     known = (loop["idle_n_turns"] > 0) & (loop["idle_seconds"] > 0)
     turn_s = loop["idle_cpu_seconds"] / loop["idle_n_turns"]
-    demand = (loop["idle_cpu_seconds"] + loop["idle_wait_seconds"]) / loop["idle_seconds"]
-    return np.minimum(loop["n_turns"] * turn_s, demand * wall_s).where(known)
+    return np.minimum(loop["n_turns"] * turn_s, idle_demand(loop) * wall_s).where(known)
 
 
 def _allocate(

@@ -7,7 +7,6 @@ same block numbers, so that their launches are paired.
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
 import signal
@@ -22,6 +21,7 @@ from pathlib import Path
 from commbench.errors import UnwritableError, UsageError
 from commbench.model import LaunchEnd, Manifest, Record
 from commbench.store import directory, parts, records
+from commbench.studies import commits
 from commbench.studies.commits import Environment
 from commbench.workloads.user_code import AB
 
@@ -107,12 +107,11 @@ def _run(experiment: Experiment, side: str, number: int, output: Path) -> Path:
         experiment.environments[side].python, "-m", "commbench.cli", "run", *experiment.arguments,
         "--launches", "1", "--seed", str(experiment.seed + number), "--output", output,
     ]  # fmt: skip
-    # Packages in the current folder or on PYTHONPATH would be imported on both sides.
-    environ = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    # Packages in the current folder would be imported on both sides.
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
         child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said,
-            env={**environ, "PYTHONSAFEPATH": "1", AB: "1"}, start_new_session=True,
+            env={**commits.environ(), "PYTHONSAFEPATH": "1", AB: "1"}, start_new_session=True,
         )  # fmt: skip
         try:
             status = child.wait()

@@ -66,6 +66,14 @@ def differs(file: Path, commits: Sequence[str]) -> bool:
     return bool(said.strip()) and not problem
 
 
+def environ() -> dict[str, str]:
+    """Return the variables with which commits are installed and measured.
+
+    What ``PYTHONPATH`` has would be imported on both sides.
+    """
+    return {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+
+
 def _look_up(side: str, name: str) -> Environment:
     """Return the Python or the commit called `name`; a commit has no Python yet."""
     python = Path(name)
@@ -110,11 +118,9 @@ def _make(commit: str, install: str, show: Callable[[str], None]) -> Path:
     source = folder / "source"
     # An interrupted one may lack files.
     shutil.rmtree(source, ignore_errors=True)
-    # What the variable has would be missing when the commit is measured.
-    environ = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     for step in _steps(folder, commit, python, install):
         cwd = source if source.exists() else folder
-        done = subprocess.run(step, cwd=cwd, stdout=sys.stderr, env=environ, check=False)
+        done = subprocess.run(step, cwd=cwd, stdout=sys.stderr, env=environ(), check=False)
         if done.returncode:
             raise UsageError(
                 f"there is no environment of {commit[:12]}: {shlex.join(map(str, step))} failed; "

@@ -150,36 +150,32 @@ def test_a_remedy_that_helps_is_proved_and_confirmed(fake_run, tmp_path):
     assert [len(commbench.load(run).ends) for run in runs] == [18, 12]
 
 
-def test_remedies_that_do_not_help_are_not_proved(fake_run, tmp_path, installed):
-    rules = registry.loadable("rule")
-    rule = rules["slow-samples"]
-    worse = dataclasses.replace(
-        rule,
-        find=lambda case: (
-            dataclasses.replace(each, trials=({"FAKE_SECONDS": "1.5"},)) for each in rule.find(case)
-        ),
-    )
-    installed("rule", {"slow-samples": worse}, alone=True)
-    out = ("--launches", 6, "--output", tmp_path / "proofs")
-    done = processes.invoke("prove", fake_run, *out, figures=())
+@pytest.fixture
+def proving(fake_run, tmp_path, installed):
+    """Return a function that proves the run with another remedy of its rule."""
+
+    def proving(**settings):
+        rule = registry.loadable("rule")["slow-samples"]
+
+        def find(case):
+            return (dataclasses.replace(each, trials=(settings,)) for each in rule.find(case))
+
+        installed("rule", {"slow-samples": dataclasses.replace(rule, find=find)}, alone=True)
+        out = ("--launches", 6, "--output", tmp_path / "proofs")
+        return processes.invoke("prove", fake_run, *out, figures=())
+
+    return proving
+
+
+def test_remedies_that_do_not_help_are_not_proved(proving):
+    done = proving(FAKE_SECONDS="1.5")
     assert done.exit_code == 0, done.output
     assert "  FAKE_SECONDS=1.5: 50% more time (" in done.stdout
     assert done.stdout.splitlines()[-1] == "None of these remedies helps here."
 
 
-def test_remedies_that_could_not_be_measured_are_no_result(fake_run, tmp_path, installed):
-    rules = registry.loadable("rule")
-    rule = rules["slow-samples"]
-    failing = dataclasses.replace(
-        rule,
-        find=lambda case: (
-            dataclasses.replace(each, trials=({"backend": "fake:wrong"},))
-            for each in rule.find(case)
-        ),
-    )
-    installed("rule", {"slow-samples": failing}, alone=True)
-    out = ("--launches", 6, "--output", tmp_path / "proofs")
-    done = processes.invoke("prove", fake_run, *out, figures=())
+def test_remedies_that_could_not_be_measured_are_no_result(proving):
+    done = proving(backend="fake:wrong")
     assert done.exit_code == 1
     assert "backend=fake:wrong: could not be compared; see " in done.stdout
     assert "helps" not in done.stdout

@@ -18,7 +18,7 @@ from commbench.machine import cores
 from commbench.model import Case, Effect
 from commbench.stats import grouping
 from commbench.stats.summary import launches_interval
-from commbench.stats.worker_profile import is_barrier, is_idle
+from commbench.stats.worker_profile import idle_demand, is_barrier, is_idle
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
@@ -177,8 +177,7 @@ class CaseRecords:
         """The processes whose event loops want a core most of the time, even if they are idle."""
         rows = self.measured_rows(self.run.threads)
         rows = rows[(rows["role"] == "loop") & is_idle(rows)]
-        demand = (rows["idle_cpu_seconds"] + rows["idle_wait_seconds"]) / rows["idle_seconds"]
-        medians = demand.groupby(rows["worker"]).median()
+        medians = idle_demand(rows).groupby(rows["worker"]).median()
         return [str(name) for name in medians.index[medians > _POLLS]]
 
     @property
