@@ -187,9 +187,10 @@ def test_a_write_that_a_class_inherits_counts_once():
     assert Worker.handlers == {}
 
 
-def idle(dask_worker):
-    """Return the connections of the worker's pool that are open and idle."""
-    return {address: set(map(id, comms)) for address, comms in dask_worker.rpc.available.items()}
+def idle(workers, dask_worker):
+    """Return the idle connections with `workers`; that with the scheduler has heartbeats."""
+    available = dask_worker.rpc.available
+    return {address: set(map(id, available.get(address, ()))) for address in workers}
 
 
 def set_up(dask_worker):
@@ -220,18 +221,19 @@ def test_a_connection_that_one_end_has_named_is_named_by_the_other(cluster, disc
 @pytest.mark.parametrize("both", [True, False])
 def test_open_connections_are_counted_once_both_ends_are_introduced(both, cluster, disconnect):
     client, workers = cluster.client, cluster.addresses
+    everyone = list(workers.values())
     disconnect()
     move(cluster, b"x" * MB, "0", "1")
     move(cluster, b"y" * MB, "1", "0")
 
     metered = [workers[name] for name in ("01" if both else "0")]
-    before = client.run(idle)
+    before = client.run(idle, everyone)
     assert len(before[workers["1"]][workers["0"]]) > 0
     client.run(set_up, workers=metered)
     try:
         for _ in range(2):
-            client.run(wire.introduce, list(workers.values()))
-            assert client.run(idle) == before
+            client.run(wire.introduce, everyone)
+            assert client.run(idle, everyone) == before
         counted(cluster)
         move(cluster, b"z" * 2 * MB, "0", "1")
         counts = counted(cluster)
