@@ -7,6 +7,7 @@ about what was not recorded.
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -255,7 +256,7 @@ def _launches(run: Run) -> Iterator[str]:
     if n_missing:
         yield (
             f"only {len(run.ends)} of {n_planned} launches were run; go on with "
-            f"commbench run --resume {run.path}"
+            f"commbench run --resume {shlex.quote(str(run.path))}"
         )
     for case_id in summaries["case_id"][summaries["n_launches"] == 0].unique():
         yield (

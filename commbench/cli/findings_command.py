@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import threading
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -166,7 +167,8 @@ def _measure(ctx: click.Context, data: Run, suite: Suite, given: dict[str, Any])
     least = {"min_transfer": old.min_transfer_bytes, "min_batch": old.min_batch_bytes}
     status = run_command.start(suite, {**least, **given})
     if ctx.obj.run is None or status == interrupts.STATUS:
-        click.echo(f"interrupted; begin again: commbench prove {data.path}", err=True)
+        again = shlex.join(["commbench", "prove", str(data.path)])
+        click.echo(f"interrupted; begin again: {again}", err=True)
         ctx.exit(status)
     click.echo(ctx.obj.run.path, err=True)
     result: Run = ctx.obj.run

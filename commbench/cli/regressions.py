@@ -256,7 +256,8 @@ def _validate_same_cases(old: Run, new: Run) -> None:
         raise UsageError(
             f"{old.manifest.id} and {new.manifest.id} did not measure the same: "
             + "; ".join(map(str, differences))
-            + f". To compare them all the same: commbench compare --force {old.path} {new.path}"
+            + ". To compare them all the same: "
+            + shlex.join(["commbench", "compare", "--force", str(old.path), str(new.path)])
         )
 
 

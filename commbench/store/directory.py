@@ -13,6 +13,7 @@ import fcntl
 import json
 import os
 import re
+import shlex
 import weakref
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -61,7 +62,8 @@ class RunStore:
             path.mkdir(parents=True, exist_ok=True)
             if (path / "run.json").exists():
                 raise ResultsError(
-                    f"{path} holds a run already; to go on with it: commbench run --resume {path}"
+                    f"{path} holds a run already; to go on with it: "
+                    f"commbench run --resume {shlex.quote(str(path))}"
                 )
             _write_whole(path / "run.json", _text(manifest))
         except OSError as error:

@@ -8,6 +8,7 @@ wrong. Only closed parts are read; `merge` merges those of a kind.
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -219,7 +220,7 @@ def writing(run: Path, path: Path) -> Iterator[None]:
     except OSError as error:
         raise UnwritableError(
             f"can't write {path}: {error.strerror or error}. What was measured before is kept in "
-            f"{run}; make room, then go on with commbench run --resume {run}"
+            f"{run}; make room, then go on with commbench run --resume {shlex.quote(str(run))}"
         ) from error
 
 

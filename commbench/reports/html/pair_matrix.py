@@ -7,6 +7,7 @@ consecutive workers share them: a cell shows the slowest of its pairs and the nu
 from __future__ import annotations
 
 import math
+import shlex
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -120,7 +121,7 @@ def _note(run: Run, grid: Grid, n_workers: int, channel: str, least: str) -> str
         note += (
             f"{len(grid.workers)} workers: up to {grid.wide} × {grid.wide} pairs share a cell, "
             "which has the colour of the slowest of them, names it and counts the others. Every "
-            f"pair: commbench report {run.path} --format json. "
+            f"pair: commbench report {shlex.quote(str(run.path))} --format json. "
         )
     if (unseen := n_workers - len(grid.workers)) > 0:
         note += f"{unseen} of {n_workers} workers were seen in no transfer and no task. "
