@@ -78,7 +78,7 @@ _NAMES = ["case_id", "workload", "backend", "channel", "link", "src", "dst", "q5
 _ADDED = ["typical_Bps", "n_pairs", "slowdown", "kind", "cause", "factor", "low", "high", "level"]
 
 
-def slow_pairs(run: Run) -> pd.DataFrame:
+def slow_pairs(run: Run, copies: int = 1) -> pd.DataFrame:
     """Return the slow pairs of ``run.pairs``, with the cause of each.
 
     Pairs with three transfers or more are compared with those of the same case, channel and class
@@ -87,6 +87,11 @@ def slow_pairs(run: Run) -> pd.DataFrame:
     Where rounds have measured all pairs, those that were measured alone, too, must be slow there,
     too: take ``MIN_SLOWDOWN`` times as long as expected, or as pairs of the class alone. Others had
     to share something in the round.
+
+    Parameters
+    ----------
+    copies
+        How many pairs have each measurement: 2 where it is of both directions together.
 
     Returns
     -------
@@ -105,7 +110,7 @@ def slow_pairs(run: Run) -> pd.DataFrame:
         table
         for (_, _, link), group in comparable(run).groupby(_GROUP, sort=False, observed=True)
         if len(group) >= MIN_PAIRS or link in run.manifest.expected_Bps
-        if len(table := _slow_in_group(group[_NAMES], run))
+        if len(table := _slow_in_group(group[_NAMES], run, copies))
     ]
     if not tables:
         return pd.DataFrame(columns=[*_NAMES, *_ADDED])
@@ -179,12 +184,12 @@ def slow_latencies(run: Run) -> pd.DataFrame:
         handling_s=np.nan,
     )  # fmt: skip
     manifest = replace(run.manifest, min_transfer_bytes=1, expected_Bps={})
-    table = slow_pairs(run.replace(manifest, transfers=ones))
+    table = slow_pairs(run.replace(manifest, transfers=ones), copies=2)
     times = {f"{name}_s": 1 / table.pop(f"{name}_Bps").astype(float) for name in ("q50", "typical")}
     return table.assign(**times)
 
 
-def _slow_in_group(group: pd.DataFrame, run: Run) -> pd.DataFrame:
+def _slow_in_group(group: pd.DataFrame, run: Run, copies: int) -> pd.DataFrame:
     """Return the rows of ``slow_pairs`` for the pairs of one case, channel and class of link."""
     workers = pd.Index(pd.unique(pd.concat([group["src"], group["dst"]]).astype("str")))
     src, dst = (workers.get_indexer(group[end].astype("str")) for end in ("src", "dst"))
@@ -193,7 +198,7 @@ def _slow_in_group(group: pd.DataFrame, run: Run) -> pd.DataFrame:
     rest, slow = logs - np.median(logs), np.zeros(len(logs), dtype=bool)
     if len(group) >= MIN_PAIRS:
         sends, receives, rest = slow_parts(src, dst, logs)
-        slow = sends[src] | receives[dst] | outliers(rest)
+        slow = sends[src] | receives[dst] | outliers(rest, copies)
     typical = np.median(logs[~slow])
     common = below = np.zeros_like(slow)
     if expected_Bps := run.manifest.expected_Bps.get(str(group["link"].iloc[0])):  # noqa: N806
@@ -321,10 +326,13 @@ def _is_real(effect: Array, worker: Array, rest: Array, noise: float) -> Array:
     return real
 
 
-def outliers(values: Array) -> Array:
-    """Return which of the values, logarithms of times, are too large for chance; shape (n,)."""
+def outliers(values: Array, copies: int = 1) -> Array:
+    """Return which of the values, logarithms of times, are too large for chance; shape (n,).
+
+    Of equal values, `copies` are one measurement.
+    """
     behind = values - np.median(values)
-    ordered = behind[np.argsort(np.abs(behind), kind="stable")]
+    ordered = behind[np.argsort(np.abs(behind), kind="stable")][::copies]
     n = np.arange(len(ordered) // 2 + 1, len(ordered))
     n = n[ordered[n] >= np.log(MIN_SLOWDOWN)]
     mean, square = (np.cumsum(ordered**power)[n - 1] / n for power in (1, 2))

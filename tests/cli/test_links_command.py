@@ -16,10 +16,10 @@ HOSTS = 4
 RATE = 100e6
 
 
-def measured(recorded, slow=(), n=3, late=(), again=(), **given):
+def measured(recorded, slow=(), n=3, trips_ms=None, again=(), **given):
     """Return the report of hosts whose links have a rate, and those that are `slow` a fifth.
 
-    The `late` ones answer a request after three times as long as the others.
+    A request takes 2 ms, or `trips_ms` of its two hosts.
     """
     case = builders.case(workload="links", n_workers=HOSTS, params={"sizes": [1, 8_000_000]})
     records = [builders.sample(case, 0.08, layer="rounds", payload_bytes=8_000_000)]
@@ -36,7 +36,7 @@ def measured(recorded, slow=(), n=3, late=(), again=(), **given):
             records.append(
                 builders.transfer(case, 0, 0.8 * seconds, src=src, dst=dst, channel="alone")
             )
-        trip_s = 6e-3 if pair in late else 2e-3
+        trip_s = (trips_ms or {}).get(tuple(sorted(pair)), 2.0) / 1e3
         records += [
             builders.round_trip(case, trip_s * factor, src=src, dst=dst, iteration=i)
             for i in range(3)
@@ -74,9 +74,17 @@ def test_a_slow_link_is_named_first_with_its_hosts(recorded):
 
 
 def test_a_link_that_is_late_to_answer_is_named_though_its_rate_is_fine(recorded):
-    report = measured(recorded, late=[("2", "3"), ("3", "2")])
+    report = measured(recorded, trips_ms={("2", "3"): 6.0})
     assert report.outcome == "faulty"
     assert "round trips between workers 2 on n2 and 3 on n3 take 3.0 times" in lines(report)
+
+
+def test_a_round_trip_counts_once_for_both_directions(recorded):
+    pairs = itertools.combinations("0123", 2)
+    # As twelve measurements the fourth one would be an outlier.
+    trips_ms = zip(pairs, (2.2, 2.5, 2.3, 3.7, 2.2, 1.8), strict=True)
+    report = measured(recorded, trips_ms=dict(trips_ms))
+    assert report.outcome == "fine"
 
 
 def test_rates_are_a_share_of_what_is_expected(recorded):
