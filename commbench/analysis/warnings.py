@@ -7,6 +7,7 @@ about what was not recorded.
 from __future__ import annotations
 
 import math
+import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -61,6 +62,8 @@ _NEAR_TICK = 0.05
 """The distance from a multiple of the tick, in ticks."""
 _STALLED = 3.0
 """How many times as long as a fetch the message in it takes if it stalls."""
+_REMOTE_DISK = re.compile("nfs|cifs|smb|lustre|gpfs|beegfs|ceph|glusterfs|panfs|pvfs|sshfs|9p")
+"""File systems that several hosts share."""
 _POLLS = 0.5
 """The share of the cores that an idle cluster of polling processes uses."""
 
@@ -120,8 +123,8 @@ def disturbances(run: Run) -> list[Disturbance]:
     """Return the warnings about what may have changed the times of a run."""
     texts = list[str]()
     for warnings in (
-        _other_load, _stolen_time, _unstable_samples, _stalls, _drift, _spilling, _compression,
-        _clock_steps, _oversubscription, _frequency_scaling,
+        _other_load, _stolen_time, _unstable_samples, _stalls, _drift, _spilling, _remote_disk,
+        _compression, _clock_steps, _oversubscription, _frequency_scaling,
     ):  # fmt: skip
         texts += guarded(warnings, run)
     return [text if isinstance(text, Disturbance) else Disturbance(text, "") for text in texts]
@@ -454,6 +457,21 @@ def _spilling(run: Run) -> Iterator[Disturbance]:
             "memory",
             rule="spilling",
         )
+
+
+def _remote_disk(run: Run) -> Iterator[Disturbance]:
+    kind = recorded(run.manifest.environment, "disk.temporary") or ""
+    if _REMOTE_DISK.search(kind):
+        writing = run.activities["case_id"][run.activities["label"].str.endswith("disk-write")]
+        for case_id in writing.unique():
+            if _may_be_remote(run.cases[case_id]):
+                # What disk those have is not known here.
+                continue
+            yield Disturbance(
+                f"{run.case_names[case_id]}: P2P or spilling wrote to a shared disk ({kind})",
+                ": the times are also the disk's; name a folder on a local one in "
+                "DASK_TEMPORARY_DIRECTORY",
+            )
 
 
 def _compression(run: Run) -> Iterator[Disturbance]:

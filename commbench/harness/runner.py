@@ -21,6 +21,8 @@ from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import dask.config
+
 from commbench import backends, workloads
 from commbench.backends.base import Backend
 from commbench.errors import LaunchError, UnwritableError
@@ -82,6 +84,14 @@ def remove_temporary(run: Path) -> None:
     """Remove what killed launches of a run have spilled, which can be large."""
     for folder in run.glob(f"logs/*/{TEMPORARY}"):
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def temporary_folder(scratch: Path) -> str:
+    """Return where Dask spills and shuffles on this host: as configured, or below `scratch`.
+
+    By default Dask would leave folders in the system's temporary folder.
+    """
+    return str(dask.config.get("temporary-directory") or scratch / TEMPORARY)
 
 
 def _stream(launch: Launch, run: Path, scratch: Path) -> Generator[Record | Phase | None]:
@@ -185,8 +195,7 @@ def environment(launch: Launch, backend: Backend, scratch: Path) -> dict[str, st
     launcher: Launcher = registry.load("launcher", case.cluster.launcher)()
     is_pair = issubclass(workloads.load(case.workload), PairWorkload)
     return {
-        # By default Dask would leave folders in the system's temporary folder.
-        "DASK_TEMPORARY_DIRECTORY": str(scratch / TEMPORARY),
+        "DASK_TEMPORARY_DIRECTORY": temporary_folder(scratch),
         **({} if is_pair else launcher.environment(case.cluster)),
         **os.environ,
         process.FORWARDED: ",".join([*backend.variables, *variables]),

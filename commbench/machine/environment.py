@@ -23,6 +23,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from commbench.machine import installed
 
 PACKAGES = (
@@ -47,8 +49,16 @@ _SOURCE = Path(__file__).parents[2]
 Limit = float | str | None
 
 
-def collect(root: Path = Path("/")) -> dict[str, Any]:
-    """Return the provenance of machine and software for JSON; this usually takes 0.2 s."""
+def collect(root: Path = Path("/"), temporary: str | None = None) -> dict[str, Any]:
+    """Return the provenance of machine and software for JSON; this usually takes 0.2 s.
+
+    Parameters
+    ----------
+    root
+        The root of the files to read.
+    temporary
+        The folder of Dask's temporary files, if it is known.
+    """
     gpu_rows, gpu_error = query_gpus()
     # An installed package may be in a virtual environment inside of another checkout.
     commit = checkout(_SOURCE) if (_SOURCE / ".git").exists() else None
@@ -58,6 +68,7 @@ def collect(root: Path = Path("/")) -> dict[str, Any]:
         "cpu": cpu(root),
         "numa": numa_nodes(root / "sys"),
         "memory": memory(root),
+        "disk": {"temporary": temporary and filesystem(Path(temporary))},
         "clock": {"step_s": timer_resolution()},
         "load_average": [float(load) for load in loads[:3]] or None,
         "network": network_interfaces(root / "sys"),
@@ -139,6 +150,16 @@ def memory(root: Path) -> dict[str, Limit]:
         "open_files": "unlimited" if files == resource.RLIM_INFINITY else files,
         "transparent_huge_pages": _search(r"\[(\w+)\]", pages),
     }
+
+
+def filesystem(folder: Path) -> str | None:
+    """Return the type of the file system of a folder, which need not exist."""
+    with suppress(OSError):
+        types = {part.mountpoint: part.fstype for part in psutil.disk_partitions(all=True)}
+        folder = folder.resolve()
+        mounts = (path for path in (folder, *folder.parents) if str(path) in types)
+        return next((str(types[str(path)]) for path in mounts), None)
+    return None
 
 
 def cgroup_limit(root: Path, controller: str, *version_1: str) -> Limit:

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import builders
+import dask
 import processes
 import pytest
 
@@ -346,6 +347,14 @@ def test_temporary_folder_of_the_user_is_kept(tmp_path, monkeypatch):
     monkeypatch.setenv("DASK_TEMPORARY_DIRECTORY", "/elsewhere")
     (launch,) = launches("fake")
     environ = runner.environment(launch, backends.parse("fake"), tmp_path)
+    assert environ["DASK_TEMPORARY_DIRECTORY"] == "/elsewhere"
+
+
+def test_the_folder_of_dask_s_configuration_is_kept(tmp_path, monkeypatch):
+    monkeypatch.delenv("DASK_TEMPORARY_DIRECTORY", raising=False)
+    (launch,) = launches("fake")
+    with dask.config.set({"temporary-directory": "/elsewhere"}):
+        environ = runner.environment(launch, backends.parse("fake"), tmp_path)
     assert environ["DASK_TEMPORARY_DIRECTORY"] == "/elsewhere"
 
 

@@ -99,7 +99,9 @@ def test_a_fetch_is_recorded_once_with_its_direction_and_size(cluster, client):
     (record,), counts = collect(cluster)
     assert (record.src, record.dst, record.n_keys) == ("0", "1", 1)
     assert 3_000_000 <= record.nbytes < 3_001_000
-    assert before - 0.1 < record.start_s < record.stop_s < after + 0.1
+    assert 0 < record.stop_s - record.start_s < after - before
+    # Dask corrects times by half of what a heartbeat took, which may be long on a busy machine.
+    assert record.start_s == pytest.approx(before, abs=10)
     assert counts["1"] == ONE_FETCH
     assert counts["0"].n_started == 0
     records, counts = collect(cluster)

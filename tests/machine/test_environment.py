@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import processes
 import pytest
@@ -94,6 +95,15 @@ def nvidia_smi(tmp_path, monkeypatch):
         return path
 
     return write
+
+
+def test_the_file_system_is_that_of_the_nearest_mount(tmp_path, monkeypatch):
+    mounts = {"/": "overlay", str(tmp_path): "nfs4", str(tmp_path / "a"): "tmpfs"}
+    parts = [SimpleNamespace(mountpoint=path, fstype=name) for path, name in mounts.items()]
+    monkeypatch.setattr(environment.psutil, "disk_partitions", lambda **_: parts)
+    kinds = [environment.filesystem(tmp_path / name) for name in ("", "ab/c", "a/not/yet")]
+    assert kinds == ["nfs4", "nfs4", "tmpfs"]
+    assert environment.filesystem(Path("/nowhere")) == "overlay"
 
 
 def test_the_environment_of_this_machine_survives_json():
