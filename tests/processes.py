@@ -80,9 +80,13 @@ def usage_error(result: Any) -> str:
 
 
 def draw_only(patch: pytest.MonkeyPatch, *figures: str) -> None:
-    """Let runs and reports in this process have no figures but these, which saves seconds."""
+    """Let runs and reports have no figures but these, which saves seconds.
+
+    ``sitecustomize`` in ``plugged`` does it in processes that this one starts.
+    """
     names = registry.names
     patch.setattr(registry, "names", lambda kind: figures if kind == "plot" else names(kind))
+    patch.setenv("COMMBENCH_TEST_FIGURES", ",".join(figures))
 
 
 def cpu_seconds(command: Sequence[str | Path]) -> float:
@@ -295,7 +299,8 @@ class CommandLine:
         where = ["--output", str(self.output)] if output else []
         command = [sys.executable, "-m", "commbench.cli", *map(str, arguments), *where]
         environ = {
-            **os.environ, "TMPDIR": str(self.temporary), **self.tag.environ, **self.environ,
+            **os.environ, "TMPDIR": str(self.temporary), "COMMBENCH_TEST_FIGURES": "",
+            **self.tag.environ, **self.environ,
         }  # fmt: skip
         return Running([*self.prefix, *command], self.output, self.tag, environ)
 

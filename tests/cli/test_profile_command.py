@@ -12,6 +12,7 @@ import pytest
 from commbench import load
 from commbench.model import USER_CODE, ClusterSpec
 
+pytestmark = pytest.mark.usefixtures("no_figures")
 MAIN = """
     import sys
     from distributed import Client, LocalCluster
@@ -73,7 +74,7 @@ def run_script(tmp_path):
         ("client.close()", 0),
         ("", 0),
         ("import os; os.chdir('/'); open(__file__).close(); sys.exit(7)", 7),
-        ("sys.exit('ValueError: mine')", 1),
+        pytest.param("sys.exit('ValueError: mine')", 1, marks=pytest.mark.slow),
         ("raise ValueError('mine')", 1),
     ],
 )
@@ -154,7 +155,7 @@ def test_a_profile_cant_be_resumed(tmp_path):
     assert "profile it again" in processes.usage_error(result)
 
 
-@pytest.mark.parametrize("closes", [True, False])
+@pytest.mark.parametrize("closes", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_an_asynchronous_script_is_observed(run_script, closes):
     source = ASYNCHRONOUS
     if closes:
@@ -193,6 +194,7 @@ def test_options_of_run_are_none_of_profile():
     assert "profile has no option --backends" in processes.usage_error(result)
 
 
+@pytest.mark.slow
 def test_an_anonymous_profile_leaves_no_name_in_its_directory(run_script, tmp_path):
     source = MAIN.replace("{end}", "raise ValueError('mine')").replace("sum", "planted")
     source = source.replace("def main", "def planted(numbers):\n        return 5\n\n    def main")

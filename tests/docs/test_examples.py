@@ -53,6 +53,7 @@ def test_the_page_shows_the_files_as_they_are():
     assert len(shown) >= 3
 
 
+@pytest.mark.slow
 def test_the_backend_meets_its_contract_at_all_layers(installed):
     assert check_backend("ws") == {"websocket", "tcp"}
 

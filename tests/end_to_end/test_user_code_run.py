@@ -50,6 +50,7 @@ def test_a_script_is_measured_as_any_workload_and_recorded_by_name_and_hash(run_
     assert "your code returns is not verified" in processes.invoke("report", ended.run).stdout
 
 
+@pytest.mark.slow
 def test_a_main_that_closes_the_client_is_a_failure(run_script, tmp_path):
     ended = run_script(tmp_path / "jobs" / "job.py", end="client.close()")
     assert ended.status == 1
@@ -57,6 +58,7 @@ def test_a_main_that_closes_the_client_is_a_failure(run_script, tmp_path):
     assert "job.py closed the client; leave it open" in failure
 
 
+@pytest.mark.slow
 def test_beside_a_script_nothing_is_imported_with_safe_path(tmp_path):
     # As `commbench ab` runs it: each side has a version of the module installed.
     bench = """

@@ -20,6 +20,7 @@ def machine(tmp_path, monkeypatch):
     fake_machine.two_gpus(tmp_path, monkeypatch)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("dask_mpi") is None, reason="dask-mpi is missing")
 def test_ranks_of_mpirun_have_different_gpus(tmp_path):
     records = launch(tmp_path, "all-to-all", "mpi", BLOCKS, launcher="mpirun", rmm_pool="1GB")

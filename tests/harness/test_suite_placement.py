@@ -174,6 +174,7 @@ def test_a_placement_of_the_command_line_is_for_cases_with_a_cluster(write, work
     assert [each.cpus for each in bound["merge"]] == ["0", "1"]
 
 
+@pytest.mark.slow
 def test_a_run_binds_its_workers_to_separate_cpus(tmp_path):
     given = ("all-to-all", "--sizes", "1KiB", "--launches", 1, "--iterations", 1)
     run = processes.measured(*given, "--cpus-per-worker", 1, "--output", tmp_path)

@@ -123,6 +123,7 @@ def test_only_a_launch_forks(monkeypatch, tmp_path):
     assert started == [False, True]
 
 
+@pytest.mark.slow
 def test_workers_that_share_processes_are_measured_without_their_threads(tmp_path, tag):
     run = processes.measured(
         "transpose-sum", "--size", 400, "--chunk", 100, "--workers", 5, "--launches", 1,

@@ -10,7 +10,7 @@ import pytest
 from distributed.comm import connect, listen
 from peers import Peer, ask, check_echo, exchange, handler, payload
 from processes import until
-from scenarios import scenario
+from scenarios import or_slow, scenario
 
 from commbench.mpi.buffers import BUFFERS
 from commbench.mpi.connect import CALLS
@@ -41,7 +41,7 @@ def test_a_closed_loop_keeps_no_tags(closes: bool) -> None:
         peer.end()
 
 
-@pytest.mark.parametrize("cancels", [True, False])
+@pytest.mark.parametrize("cancels", or_slow(True, False))
 @scenario(60)
 def test_a_loop_that_ends_during_a_failed_connect_leaves_no_thread(cancels: bool) -> None:
     peer = Peer(str(_FOLDER / "faulty_peer.py"), "leads", "2", str(int(signal.SIGSTOP)))

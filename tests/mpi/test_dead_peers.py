@@ -129,6 +129,7 @@ async def test_messages_to_a_dead_peer_reach_no_other_shared_memory() -> None:
         assert local.segments <= shared_memory.segments()
 
 
+@pytest.mark.slow
 @scenario(60)
 async def test_memory_that_a_peer_added_later_is_released_when_it_dies() -> None:
     """UCX adds segments while many messages wait to be read."""

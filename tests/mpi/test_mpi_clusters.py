@@ -92,6 +92,7 @@ def test_processes_with_nannies_restart_retire_and_leave_nothing() -> None:
     assert all("resource_tracker" in " ".join(p.cmdline()) for p in alive), alive
 
 
+@pytest.mark.slow
 @scenario(90)
 def test_workers_in_the_process_of_the_scheduler() -> None:
     with cluster(processes=False) as running, Client(running) as client:
@@ -150,6 +151,7 @@ def test_results_are_right_while_50_workers_join_and_leave() -> None:
         assert set(sums) == {18e6}
 
 
+@pytest.mark.slow
 @scenario(150)
 def test_processes_from_the_shell_end_when_the_scheduler_is_killed(tmp_path: str) -> None:
     file = Path(tmp_path, "scheduler.json")

@@ -71,6 +71,7 @@ def test_each_commit_is_installed_in_an_environment_that_stays(make, project):
     assert make("main~1", "main") == (pythons, [])
 
 
+@pytest.mark.slow
 def test_a_project_that_requires_commbench_gets_the_one_that_is_here(
     project, tmp_path, monkeypatch
 ):
@@ -146,6 +147,7 @@ def test_whether_commits_differ_in_a_file(project, monkeypatch):
     assert not commits.differs(project.path.parent / "elsewhere.py", project.commits)
 
 
+@pytest.mark.slow
 def test_commit_that_pip_cannot_install_is_refused(make, project):
     with pytest.raises(UsageError, match=r"there is no environment of .* ./nowhere failed"):
         make("old", "old", "--no-index ./nowhere")
