@@ -4,7 +4,6 @@
 """
 
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +41,15 @@ def _failed(name: str) -> Outcome:
 
 def tables(rows: list[dict[str, Any]]) -> str:
     """Return the rates of hits and of false alarms, as Markdown."""
-    lines = ["| rule | what it detects | hits while tuning | hits in validation | false alarms |",
-             "| --- | --- | --- | --- | --- |"]  # fmt: skip
+    lines = [
+        "| rule | what it detects | hits while tuning | hits in validation | false alarms | "
+        "cured by `prove` | predicted: measured gains |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
     names = [*Outcome.__dataclass_fields__, "trial", "seed", "at", "commit", "machine"]
-    table = pd.DataFrame(rows, columns=names)
-    is_proof = table["trial"].str.startswith("prove-", na=False)
-    table, proofs = table[~is_proof], table[is_proof]
+    every = pd.DataFrame(rows, columns=names)
+    is_proof = every["trial"].str.startswith("prove-", na=False)
+    table, proofs = every[~is_proof], every[is_proof]
     healthy = table[table["rule"] == ""]
     runs = table.drop_duplicates(["trial", "seed"])
     for name, rule in registry.loadable("rule").items():
@@ -60,28 +62,32 @@ def tables(rows: list[dict[str, Any]]) -> str:
         right, validates = trials["right"], trials["for_validation"].astype(bool)
         lines.append(
             f"| `{name}` | {rule.title}; from {rule.limit} | {_rate(right[~validates])} | "
-            f"{_rate(right[validates])} | {_rate(false)} |"
+            f"{_rate(right[validates])} | {_rate(false)} | "
+            f"{_proofs(proofs[proofs['rule'] == name])} |"
         )
     if len(healthy):
         lines.append(
-            f"\nOf healthy runs, {rate(~healthy['right'].astype(bool))} had a finding.\n"
-            f"\n{outcomes.origin(table)}"
+            f"\nOf healthy runs, {rate(~healthy['right'].astype(bool))} had a finding; nothing was "
+            f"proved of {_rate(proofs['right'][proofs['rule'] == ''].astype(bool))}. The predicted "
+            f"effect was within the interval of the measured gain in {_rate(_within(proofs))}.\n"
+            f"{outcomes.origin(every)}"
         )
-    if len(proofs):
-        lines += _proofs(proofs)
     return "\n".join(lines)
 
 
-def _proofs(proofs: pd.DataFrame) -> Iterator[str]:
-    """Yield how often remedies were proved, as Markdown, and how well effects were predicted."""
-    yield "\n| fault | cure proved | predicted effect within the measured gain |"
-    yield "| --- | --- | --- |"
-    for name, rows in proofs.groupby("rule", sort=False):
-        known = rows.dropna(subset=["effect", "gain_low"])
-        within = known["effect"].between(known["gain_low"], known["gain_high"])
-        cured = rate(rows["right"].astype(bool))
-        fault = f"`{name}`" if name else "none: nothing was proved"
-        yield f"| {fault} | {cured} | {_rate(within) if name else ''} |"
+def _within(proofs: pd.DataFrame) -> pd.Series[bool]:
+    """Return for each proof that has both whether its gain's interval contains its effect."""
+    known = proofs.dropna(subset=["effect", "gain_low"])
+    return known["effect"].between(known["gain_low"], known["gain_high"])
+
+
+def _proofs(proofs: pd.DataFrame) -> str:
+    """Return how often a rule's remedies were proved, and each prediction with its gain."""
+    if proofs.empty:
+        return " | "
+    known = proofs.dropna(subset=["effect", "gain_low"])
+    gains = (f"{r.effect:.0%}: {r.gain_low:.0%} to {r.gain_high:.0%}" for r in known.itertuples())
+    return f"{rate(proofs['right'].astype(bool))} | {'; '.join(gains)}"
 
 
 def _rate(flags: Any) -> str:

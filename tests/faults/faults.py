@@ -143,7 +143,7 @@ FAULTS = {
     "spilling": Fault(
         jobs=("transpose-sum", "svd", "matmul"), amounts=(1.0, 1.0, 1.0), in_job=False,
         options=lambda _: ("--memory-limit", "250MB"), also=("memory-pauses",),
-        cure="memory-limit",
+        cure="memory_limit",
     ),
     # A connection with TLS takes some milliseconds, as long as the tasks.
     "connections": Fault(
@@ -330,7 +330,7 @@ def proved(name: str, seed: int, folder: Path) -> Iterator[Outcome]:
         compared = prove.results(commbench.load(path), proof)
         best = prove.winner(compared) if n_runs > 1 else None
         for remedy, comparison in compared:
-            if trial.fault.cure in remedy.settings:
+            if remedy.finding.rule == name:
                 low, high = 1 - comparison.ci_high, 1 - comparison.ci_low
     settings = best.settings if best else {}
     right = trial.fault.cure in settings if name else best is None
