@@ -425,9 +425,10 @@ def test_the_cores_of_other_hosts_are_not_too_few_for_short_waits():
 
 def test_encryption_costs_at_most_what_messages_cost():
     case = builders.case("tls")
-    by_rule = found(case, iterations(case, loop={"cpu_seconds": 6.0}))
-    finding = by_rule["encryption"]
+    finding = found(case, iterations(case, loop={"cpu_seconds": 3.0}))["encryption"]
+    # Both ends of a message.
     assert (finding.effect.low, finding.effect.high) == pytest.approx((0.0, 0.6))
+    assert "encryption" not in found(case, iterations(case, loop={"cpu_seconds": 0.9}))
     assert finding.trials == ({"backend": "tcp"},)
     assert "encryption" not in found(CASE, iterations(CASE, loop={"cpu_seconds": 6.0}))
     assert "encryption" not in found(case, iterations(case, tasks=BUSY, loop={"cpu_seconds": 6.0}))
@@ -438,8 +439,12 @@ def test_spilling_takes_what_the_disk_takes():
     disk = [("execute", "disk-read", 2.0), ("memory-monitor", "disk-write", 1.0)]
     records = [*iterations(case, activities=disk), *launches(spill(case, 5 * 10**8))]
     finding = found(case, records)["spilling"]
-    assert finding.effect.share == pytest.approx(0.3)
+    assert (finding.effect.low, finding.effect.high) == pytest.approx((0.3, 0.6))
     assert finding.trials == ({"memory_limit": "2000000000B"},)
+    alone = case_of(memory_limit="1GB", n_workers=1)
+    records = [*iterations(alone, activities=disk), *launches(spill(alone, 5 * 10**8))]
+    effect = found(alone, records)["spilling"].effect
+    assert (effect.low, effect.high) == pytest.approx((0.3, 0.3))
     busy = [*iterations(case, tasks=BUSY, activities=disk), *launches(spill(case, 5 * 10**8))]
     assert "spilling" not in found(case, busy)
     # A pause is no spilling.

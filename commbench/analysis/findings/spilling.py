@@ -23,12 +23,14 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     trials: tuple[dict[str, str], ...] = ()
     if limit.endswith("B"):
         trials = ({"memory_limit": f"{2 * parse_bytes(limit)}B"},)
+    # A worker also waits for the disks of those from which it fetches.
+    both = np.minimum(min(2, case.n_workers) * on_disk, unused)
     yield Finding(
         statement=f"workers write {format_bytes(int(spills['nbytes'].sum() / len(case.wall_s)))} "
         f"per iteration to disk, as their memory is full; the disk takes "
         f"{on_disk.median():.0%} of the time",
         evidence="spills: nbytes; activities: disk-write, disk-read",
-        effect=case.effect(np.minimum(on_disk, unused)),
+        effect=case.effect(np.minimum(on_disk, unused), both),
         remedy="give workers more memory (LocalCluster(memory_limit=…)), or persist less at a time",
         doubt="data that are no longer needed, but referred to, fill memory, too",
         trials=trials,
