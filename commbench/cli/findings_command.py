@@ -97,13 +97,13 @@ def prove(ctx: click.Context, /, run: Path, backend: str, trials: int, **given: 
     The present state and each remedy are measured in turns, in fresh clusters. The best one is
     measured again, and its settings are printed.
     """
-    from commbench.reports.opening import N_CONFIRMING, PROOF_S
+    from commbench.reports.opening import N_CONFIRMING, proof_s
     from commbench.studies import prove as study
 
-    if options.stopping(given) is None and given["launches"] is None:
-        given["budget"] = PROOF_S
     data = load(run)
     proof = study.plan(data, trials, backend)
+    if options.stopping(given) is None and given["launches"] is None:
+        given["budget"] = proof_s(data, len(proof.suite.cases))
     measured = _measure(ctx, data, _with(proof.suite, given), given)
     compared = study.results(measured, proof)
     click.echo(f"{proof.present.workload} over {proof.present.backend}, as it is, and with:")

@@ -38,8 +38,10 @@ NEXT = "What to do next"
 _SETTLE, _GO_ON = "settle the rest", "go on (may not settle all)"
 _MAX_MINUTES = 60
 """The longest budget that is suggested, but for twice the one that was too short."""
-PROOF_S, N_CONFIRMING = 300.0, 6
-"""The budget of a proof, and the launches that confirm it."""
+_PROOF_S, N_CONFIRMING = 300.0, 6
+"""The least budget of a proof, and the launches that confirm it."""
+_SLOWER = 1.25
+"""How many times as long as those of the run the launches of a proof may take."""
 _DESIGN = {"--launches": 1, "--iterations": 1, "--budget": 1, "--detect": 1, "--rigorous": 0,
            "--quick": 0}  # fmt: skip
 """The options that fix the design of a run, and the number of their values."""
@@ -321,8 +323,10 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
     wrong = [finding for finding in run.findings if not finding.is_fine]
     can_start = not run.is_user_code and not any(c.cluster.scheduler for c in run.suite.cases)
     if can_start and any(f.trials and run.kinds[f.case_id] == "cluster" for f in wrong):
-        launch_s = run.ends["seconds"].median() if len(run.ends) else 0.0
-        minutes = math.ceil((PROOF_S + 2 * N_CONFIRMING * launch_s) / 60)
+        remedies = {tuple(trial.items()) for f in wrong for trial in f.trials}
+        minutes = math.ceil(
+            (proof_s(run, 1 + len(remedies)) + 2 * N_CONFIRMING * _launch_s(run)) / 60
+        )
         yield f"prove what helps ({minutes} min)", f"commbench prove {path}"
     if wrong:
         yield (
@@ -333,6 +337,15 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
         yield "figures, all tables", str(page)
     else:
         yield "all tables", f"commbench report -v {path}"
+
+
+def proof_s(run: Run, n_cases: int) -> float:
+    """Return the seconds in which a proof measures its cases, six launches of each at least."""
+    return max(_PROOF_S, _SLOWER * N_CONFIRMING * n_cases * _launch_s(run))
+
+
+def _launch_s(run: Run) -> float:
+    return float(run.ends["seconds"].median()) if len(run.ends) else 0.0
 
 
 def _more(run: Run) -> float:
