@@ -324,9 +324,8 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
     can_start = not run.is_user_code and not any(c.cluster.scheduler for c in run.suite.cases)
     if can_start and any(f.trials and run.kinds[f.case_id] == "cluster" for f in wrong):
         remedies = {tuple(trial.items()) for f in wrong for trial in f.trials}
-        minutes = math.ceil(
-            (proof_s(run, 1 + len(remedies)) + 2 * N_CONFIRMING * _launch_s(run)) / 60
-        )
+        seconds = proof_s(run, 1 + len(remedies)) + 2 * N_CONFIRMING * _launch_s(run)
+        minutes = math.ceil(seconds / 60)
         yield f"prove what helps ({minutes} min)", f"commbench prove {path}"
     if wrong:
         yield (
