@@ -199,6 +199,9 @@ def test_threads_that_sleep_in_tasks_of_a_busy_process_wait_for_the_gil():
     finding = found(case, records, {"cpu": {"usable_cores": 8}})["gil"]
     assert finding.effect.share == pytest.approx(0.76)
     assert finding.trials == ({"workers": "4", "threads": "1"},)
+    handed_over = changed(busy, "tasks", worker="0", wait_seconds=4.0)
+    finding = found(case, [*handed_over, *in_tasks], {"cpu": {"usable_cores": 8}})["gil"]
+    assert finding.effect.share == pytest.approx(0.76)
     # The same tasks block the event loop.
     shorter = [dataclasses.replace(each, stop_s=each.stop_s - 2) for each in in_tasks]
     assert "blocked-loop" in found(case, [*long, *shorter], {"cpu": {"usable_cores": 1}})

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from commbench.analysis.findings import CaseRecords, Rule
+from commbench.analysis.findings import MIN_EFFECT, CaseRecords, Rule
 from commbench.model import Finding
 
 _BUSY = 0.7
@@ -33,11 +33,13 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     on_cores = case.share("compute_s", "other_cpu_s") * n_threads + case.share("other_threads_s")
     blocked = case.share("blocked_s")
     wanted = on_cores.median() + n_threads * case.share("queue_s").median()
-    if not (wanted >= _BUSY and on_cores.median() < _ONE_CORE):
+    if not (wanted >= _BUSY and on_cores.median() < _ONE_CORE and blocked.median() >= MIN_EFFECT):
         return
-    n_workers = case.n_workers
-    room = 1 - on_cores * n_workers / case.n_cores
-    saved = blocked if math.isnan(case.n_cores) else np.minimum(blocked, room.clip(lower=0.0))
+    n_workers, saved = case.n_workers, blocked
+    if not math.isnan(case.n_cores):
+        # Where cores are free, a thread that waits for one has just been given the GIL.
+        room = 1 - on_cores * n_workers / case.n_cores
+        saved = np.minimum(case.share("blocked_s", "queue_s"), room.clip(lower=0.0))
     yield Finding(
         statement=f"the {n_threads} threads of a worker use {on_cores.median():.1f} cores "
         f"together; each sleeps in tasks {blocked.median():.0%} of the time, as for the GIL",
