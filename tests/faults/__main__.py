@@ -3,6 +3,8 @@
 ``results/diagnosis/outcomes.jsonl`` has every outcome with commit and machine.
 """
 
+from __future__ import annotations
+
 import sys
 from pathlib import Path
 from typing import Any
