@@ -299,7 +299,7 @@ class CommandLine:
         where = ["--output", str(self.output)] if output else []
         command = [sys.executable, "-m", "commbench.cli", *map(str, arguments), *where]
         environ = {
-            **os.environ, "TMPDIR": str(self.temporary), "COMMBENCH_TEST_FIGURES": "",
+            "COMMBENCH_TEST_FIGURES": "", **os.environ, "TMPDIR": str(self.temporary),
             **self.tag.environ, **self.environ,
         }  # fmt: skip
         return Running([*self.prefix, *command], self.output, self.tag, environ)

@@ -81,9 +81,6 @@ def environments(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[Dif
     """Yield the differences of two environments that change times."""
     for key in _MACHINE:
         yield from _difference(key, _value(one, key), _value(two, key))
-    disks = [recorded(run, "disk.temporary") for run in (one, two)]
-    if None not in disks:
-        yield from _difference("disk.temporary", *disks)
     gpus = [
         [f"{gpu['name']}, driver {gpu['driver']}" for gpu in run.get("gpus") or ()]
         for run in (one, two)

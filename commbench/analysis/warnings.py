@@ -62,7 +62,10 @@ _NEAR_TICK = 0.05
 """The distance from a multiple of the tick, in ticks."""
 _STALLED = 3.0
 """How many times as long as a fetch the message in it takes if it stalls."""
-_REMOTE_DISK = re.compile("nfs|cifs|smb|lustre|gpfs|beegfs|ceph|glusterfs|panfs|pvfs|sshfs|9p")
+_REMOTE_DISK = re.compile(
+    r"(fuse\.)?(nfs4?|cifs|smb3?|lustre|gpfs|beegfs(_nodev)?|ceph|glusterfs|panfs|pvfs2|orangefs"
+    "|afs|ocfs2|gfs2|wekafs|juicefs|sshfs)"
+)
 """File systems that several hosts share."""
 _POLLS = 0.5
 """The share of the cores that an idle cluster of polling processes uses."""
@@ -461,8 +464,9 @@ def _spilling(run: Run) -> Iterator[Disturbance]:
 
 def _remote_disk(run: Run) -> Iterator[Disturbance]:
     kind = recorded(run.manifest.environment, "disk.temporary") or ""
-    if _REMOTE_DISK.search(kind):
-        writing = run.activities["case_id"][run.activities["label"].str.endswith("disk-write")]
+    if _REMOTE_DISK.fullmatch(kind):
+        activities = stats.counted(run.activities, run)
+        writing = activities["case_id"][activities["label"].str.endswith("disk-write")]
         for case_id in writing.unique():
             if _may_be_remote(run.cases[case_id]):
                 # What disk those have is not known here.

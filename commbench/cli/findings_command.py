@@ -82,8 +82,8 @@ def diagnose(ctx: click.Context, run: Path, form: str, fail_on: tuple[str, ...] 
         click.Argument(["run"], type=RUN),
         click.Option(["--backend"], default="", help="The backend of the case; by default that "
                      "with the largest effect."),
-        click.Option(["--trials"], type=options.POSITIVE, default=3, show_default=True,
-                     help="The maximum number of remedies."),
+        click.Option(["--trials"], type=options.POSITIVE, default=options.MAX_REMEDIES,
+                     show_default=True, help="The maximum number of remedies."),
         *options.design_options("Fresh clusters per remedy.", "Deadline of one launch."),
         click.Option(["--output"], type=PATH, default=Path("results"), metavar="DIR",
                      show_default=True, help="Parent folder of the runs' directories."),
@@ -103,7 +103,8 @@ def prove(ctx: click.Context, /, run: Path, backend: str, trials: int, **given: 
     data = load(run)
     proof = study.plan(data, trials, backend)
     if options.stopping(given) is None and given["launches"] is None:
-        given["budget"] = proof_s(data, len(proof.suite.cases))
+        case_id = proof.trials[0].finding.case_id
+        given["budget"] = proof_s(data, case_id, len(proof.suite.cases))
     measured = _measure(ctx, data, _with(proof.suite, given), given)
     compared = study.results(measured, proof)
     click.echo(f"{proof.present.workload} over {proof.present.backend}, as it is, and with:")

@@ -31,6 +31,8 @@ else:
     _ParamType = click.ParamType
 
 LATEST = "latest"
+MAX_REMEDIES = 3
+"""How many remedies a proof measures by default."""
 _FILES = "the file's"
 _RIGOROUS = Stopping(budget_s=3600.0, detect=0.02)
 _QUICK = Stopping(budget_s=40.0, quick=True)

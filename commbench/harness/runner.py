@@ -87,10 +87,7 @@ def remove_temporary(run: Path) -> None:
 
 
 def temporary_folder(scratch: Path) -> str:
-    """Return where Dask spills and shuffles on this host: as configured, or below `scratch`.
-
-    By default Dask would leave folders in the system's temporary folder.
-    """
+    """Return where Dask spills and shuffles on this host."""
     return str(dask.config.get("temporary-directory") or scratch / TEMPORARY)
 
 
@@ -194,8 +191,10 @@ def environment(launch: Launch, backend: Backend, scratch: Path) -> dict[str, st
     variables = backend.environment(case.cluster.device, scratch)
     launcher: Launcher = registry.load("launcher", case.cluster.launcher)()
     is_pair = issubclass(workloads.load(case.workload), PairWorkload)
+    temporary = {"DASK_TEMPORARY_DIRECTORY": temporary_folder(scratch)}
     return {
-        "DASK_TEMPORARY_DIRECTORY": temporary_folder(scratch),
+        # By default Dask would leave folders in the system's temporary folder.
+        **({} if dask.config.get("temporary-directory") else temporary),
         **({} if is_pair else launcher.environment(case.cluster)),
         **os.environ,
         process.FORWARDED: ",".join([*backend.variables, *variables]),

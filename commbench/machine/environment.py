@@ -23,8 +23,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import psutil
-
 from commbench.machine import installed
 
 PACKAGES = (
@@ -68,7 +66,7 @@ def collect(root: Path = Path("/"), temporary: str | None = None) -> dict[str, A
         "cpu": cpu(root),
         "numa": numa_nodes(root / "sys"),
         "memory": memory(root),
-        "disk": {"temporary": temporary and filesystem(Path(temporary))},
+        "disk": {"temporary": temporary and filesystem(root, Path(temporary))},
         "clock": {"step_s": timer_resolution()},
         "load_average": [float(load) for load in loads[:3]] or None,
         "network": network_interfaces(root / "sys"),
@@ -152,13 +150,17 @@ def memory(root: Path) -> dict[str, Limit]:
     }
 
 
-def filesystem(folder: Path) -> str | None:
+def filesystem(root: Path, folder: Path) -> str | None:
     """Return the type of the file system of a folder, which need not exist."""
-    with suppress(OSError):
-        types = {part.mountpoint: part.fstype for part in psutil.disk_partitions(all=True)}
+    lines = (read(root / "proc/self/mounts") or "").splitlines()
+    # Blanks in names are octal escapes. Of several mounts the last one is seen.
+    types = {
+        name.encode().decode("unicode_escape"): kind
+        for _, name, kind, *_ in (line.split() for line in lines if line.count(" ") >= 2)
+    }
+    with suppress(OSError, RuntimeError):
         folder = folder.resolve()
-        mounts = (path for path in (folder, *folder.parents) if str(path) in types)
-        return next((str(types[str(path)]) for path in mounts), None)
+        return next((types[str(p)] for p in (folder, *folder.parents) if str(p) in types), None)
     return None
 
 

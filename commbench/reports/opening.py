@@ -13,6 +13,7 @@ from typing import Any
 
 from commbench.analysis import warnings
 from commbench.analysis.run import Run
+from commbench.harness.options import MAX_REMEDIES
 from commbench.model import LAYERS, Comparison, Stopping
 from commbench.model.units import format_seconds
 from commbench.reports import findings
@@ -40,8 +41,7 @@ _MAX_MINUTES = 60
 """The longest budget that is suggested, but for twice the one that was too short."""
 _PROOF_S, N_CONFIRMING = 300.0, 6
 """The least budget of a proof, and the launches that confirm it."""
-_SLOWER = 1.25
-"""How many times as long as those of the run the launches of a proof may take."""
+_MARGIN = 1.25
 _DESIGN = {"--launches": 1, "--iterations": 1, "--budget": 1, "--detect": 1, "--rigorous": 0,
            "--quick": 0}  # fmt: skip
 """The options that fix the design of a run, and the number of their values."""
@@ -322,9 +322,12 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
         yield "settle what is open (up to 1 h)", f"{again} --rigorous"
     wrong = [finding for finding in run.findings if not finding.is_fine]
     can_start = not run.is_user_code and not any(c.cluster.scheduler for c in run.suite.cases)
-    if can_start and any(f.trials and run.kinds[f.case_id] == "cluster" for f in wrong):
-        remedies = {tuple(trial.items()) for f in wrong for trial in f.trials}
-        seconds = proof_s(run, 1 + len(remedies)) + 2 * N_CONFIRMING * _launch_s(run)
+    curable = [f for f in wrong if f.trials and run.kinds[f.case_id] == "cluster"]
+    if can_start and curable:
+        case_id = min(curable, key=lambda finding: finding.effect.rank).case_id
+        remedies = {(*t.items(),) for f in curable if f.case_id == case_id for t in f.trials}
+        n_cases = 1 + min(MAX_REMEDIES, len(remedies))
+        seconds = proof_s(run, case_id, n_cases) + 2 * N_CONFIRMING * _launch_s(run, case_id)
         minutes = math.ceil(seconds / 60)
         yield f"prove what helps ({minutes} min)", f"commbench prove {path}"
     if wrong:
@@ -338,13 +341,17 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
         yield "all tables", f"commbench report -v {path}"
 
 
-def proof_s(run: Run, n_cases: int) -> float:
-    """Return the seconds in which a proof measures its cases, six launches of each at least."""
-    return max(_PROOF_S, _SLOWER * N_CONFIRMING * n_cases * _launch_s(run))
+def proof_s(run: Run, case_id: str, n_cases: int) -> float:
+    """Return the seconds in which a proof measures a case and its remedies.
+
+    They are enough for six launches of each that take as long as those of the run.
+    """
+    return max(_PROOF_S, _MARGIN * N_CONFIRMING * n_cases * _launch_s(run, case_id))
 
 
-def _launch_s(run: Run) -> float:
-    return float(run.ends["seconds"].median()) if len(run.ends) else 0.0
+def _launch_s(run: Run, case_id: str) -> float:
+    good = run.ends["ok"].astype(bool) & (run.ends["case_id"] == case_id)
+    return float(run.ends["seconds"][good].median()) if good.any() else 0.0
 
 
 def _more(run: Run) -> float:

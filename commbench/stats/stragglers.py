@@ -78,7 +78,7 @@ _NAMES = ["case_id", "workload", "backend", "channel", "link", "src", "dst", "q5
 _ADDED = ["typical_Bps", "n_pairs", "slowdown", "kind", "cause", "factor", "low", "high", "level"]
 
 
-def slow_pairs(run: Run, copies: int = 1) -> pd.DataFrame:
+def slow_pairs(run: Run, *, both_ways: bool = False) -> pd.DataFrame:
     """Return the slow pairs of ``run.pairs``, with the cause of each.
 
     Pairs with three transfers or more are compared with those of the same case, channel and class
@@ -90,8 +90,8 @@ def slow_pairs(run: Run, copies: int = 1) -> pd.DataFrame:
 
     Parameters
     ----------
-    copies
-        How many pairs have each measurement: 2 where it is of both directions together.
+    both_ways
+        Whether the two directions between workers have the same measurements, which count once.
 
     Returns
     -------
@@ -110,7 +110,7 @@ def slow_pairs(run: Run, copies: int = 1) -> pd.DataFrame:
         table
         for (_, _, link), group in comparable(run).groupby(_GROUP, sort=False, observed=True)
         if len(group) >= MIN_PAIRS or link in run.manifest.expected_Bps
-        if len(table := _slow_in_group(group[_NAMES], run, copies))
+        if len(table := _slow_in_group(group[_NAMES], run, both_ways))
     ]
     if not tables:
         return pd.DataFrame(columns=[*_NAMES, *_ADDED])
@@ -184,21 +184,24 @@ def slow_latencies(run: Run) -> pd.DataFrame:
         handling_s=np.nan,
     )  # fmt: skip
     manifest = replace(run.manifest, min_transfer_bytes=1, expected_Bps={})
-    table = slow_pairs(run.replace(manifest, transfers=ones), copies=2)
+    table = slow_pairs(run.replace(manifest, transfers=ones), both_ways=True)
     times = {f"{name}_s": 1 / table.pop(f"{name}_Bps").astype(float) for name in ("q50", "typical")}
     return table.assign(**times)
 
 
-def _slow_in_group(group: pd.DataFrame, run: Run, copies: int) -> pd.DataFrame:
+def _slow_in_group(group: pd.DataFrame, run: Run, both_ways: bool) -> pd.DataFrame:
     """Return the rows of ``slow_pairs`` for the pairs of one case, channel and class of link."""
     workers = pd.Index(pd.unique(pd.concat([group["src"], group["dst"]]).astype("str")))
     src, dst = (workers.get_indexer(group[end].astype("str")) for end in ("src", "dst"))
     logs = -np.log(group["q50_Bps"].to_numpy())
     sends = receives = np.zeros(len(workers), dtype=bool)
     rest, slow = logs - np.median(logs), np.zeros(len(logs), dtype=bool)
-    if len(group) >= MIN_PAIRS:
+    counts = np.ones(len(group), dtype=bool)
+    if both_ways:
+        counts = ~pd.DataFrame(np.sort([src, dst], axis=0).T).duplicated().to_numpy()
+    if counts.sum() >= MIN_PAIRS:
         sends, receives, rest = slow_parts(src, dst, logs)
-        slow = sends[src] | receives[dst] | outliers(rest, copies)
+        slow = sends[src] | receives[dst] | outliers(rest, counts)
     typical = np.median(logs[~slow])
     common = below = np.zeros_like(slow)
     if expected_Bps := run.manifest.expected_Bps.get(str(group["link"].iloc[0])):  # noqa: N806
@@ -326,13 +329,18 @@ def _is_real(effect: Array, worker: Array, rest: Array, noise: float) -> Array:
     return real
 
 
-def outliers(values: Array, copies: int = 1) -> Array:
+def outliers(values: Array, counts: Array | None = None) -> Array:
     """Return which of the values, logarithms of times, are too large for chance; shape (n,).
 
-    Of equal values, `copies` are one measurement.
+    Parameters
+    ----------
+    counts
+        The values that are measurements; others repeat one. By default all are.
     """
-    behind = values - np.median(values)
-    ordered = behind[np.argsort(np.abs(behind), kind="stable")][::copies]
+    measured = values if counts is None else values[counts]
+    middle = np.median(measured)
+    ordered = measured - middle
+    ordered = ordered[np.argsort(np.abs(ordered), kind="stable")]
     n = np.arange(len(ordered) // 2 + 1, len(ordered))
     n = n[ordered[n] >= np.log(MIN_SLOWDOWN)]
     mean, square = (np.cumsum(ordered**power)[n - 1] / n for power in (1, 2))
@@ -341,7 +349,7 @@ def outliers(values: Array, copies: int = 1) -> Array:
     limit = -np.sqrt(1 + 1 / n) * scipy.special.stdtrit(freedom, ALPHA / (n + 1))
     far = (ordered[n] - mean) / np.sqrt(squares / freedom) > limit
     least = ordered[n[np.argmax(far)]] if far.any() else np.inf
-    is_outlier: Array = behind >= least
+    is_outlier: Array = values - middle >= least
     return is_outlier
 
 

@@ -202,6 +202,9 @@ def test_threads_that_sleep_in_tasks_of_a_busy_process_wait_for_the_gil():
     handed_over = changed(busy, "tasks", worker="0", wait_seconds=4.0)
     finding = found(case, [*handed_over, *in_tasks], {"cpu": {"usable_cores": 8}})["gil"]
     assert finding.effect.share == pytest.approx(0.76)
+    # Threads that mostly wait for a core wait for no GIL.
+    crowded = changed(busy, "tasks", worker="0", wait_seconds=29.0)
+    assert "gil" not in found(case, [*crowded, *in_tasks], {"cpu": {"usable_cores": 8}})
     # The same tasks block the event loop.
     shorter = [dataclasses.replace(each, stop_s=each.stop_s - 2) for each in in_tasks]
     assert "blocked-loop" in found(case, [*long, *shorter], {"cpu": {"usable_cores": 1}})

@@ -94,6 +94,8 @@ def test_a_shared_disk_of_shuffles_is_a_warning(kind, launcher, is_warned):
     if is_warned:
         assert f"wrote to a shared disk ({kind}): the times are also the disk's" in warning
         assert warned(clean(case), cases=[case], environment=disk) == ""
+        before = replace(shuffled, iteration=-1)
+        assert warned([*clean(case), before], cases=[case], environment=disk) == ""
 
 
 def test_cores_used_on_several_hosts_are_counted_by_launch():

@@ -68,19 +68,15 @@ def tables(rows: list[dict[str, Any]]) -> str:
             f"{_proofs(proofs[proofs['rule'] == name])} |"
         )
     if len(healthy):
+        known = proofs.dropna(subset=["effect", "gain_low"])
+        within = known["effect"].between(known["gain_low"], known["gain_high"])
         lines.append(
             f"\nOf healthy runs, {rate(~healthy['right'].astype(bool))} had a finding; nothing was "
             f"proved of {_rate(proofs['right'][proofs['rule'] == ''].astype(bool))}. The predicted "
-            f"effect was within the interval of the measured gain in {_rate(_within(proofs))}.\n"
-            f"{outcomes.origin(every)}"
+            f"effect was within the interval of the measured gain in {_rate(within)}, of "
+            f"{(proofs['rule'] != '').sum()} proofs.\n{outcomes.origin(every)}"
         )
     return "\n".join(lines)
-
-
-def _within(proofs: pd.DataFrame) -> pd.Series[bool]:
-    """Return for each proof that has both whether its gain's interval contains its effect."""
-    known = proofs.dropna(subset=["effect", "gain_low"])
-    return known["effect"].between(known["gain_low"], known["gain_high"])
 
 
 def _proofs(proofs: pd.DataFrame) -> str:

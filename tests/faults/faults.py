@@ -64,7 +64,7 @@ class Outcome:
     """The settings that ``prove`` has confirmed."""
     gain_low: float | None = None
     gain_high: float | None = None
-    """The interval of the share of the time that these save."""
+    """The interval of the share of the time that the rule's remedy saves, in the last run of it."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -84,8 +84,8 @@ class Fault:
     """Rules whose cause may come with it."""
     hosts: Callable[[float, random.Random], namespaces.Layout] | None = None
     """The hosts and links to run on, for an amount."""
-    cure: str = ""
-    """The setting that removes it, if one does."""
+    curable: bool = False
+    """Whether a setting removes it."""
     named: Callable[[random.Random], str] = lambda _dice: ""
     """What a finding has to say for a hit, as a regular expression."""
 
@@ -106,7 +106,7 @@ FAULTS = {
     "gil": Fault(
         jobs=_JOBS, amounts=(1.0, 2.0, 1.5),
         options=lambda _: ("--workers", 1, "--threads", 2),
-        cure="workers",
+        curable=True,
     ),
     "blocked-loop": Fault(jobs=_JOBS, amounts=(0.3, 0.66, 0.5),
                           also=("scheduler", "connections", "skew", "parallelism")),
@@ -126,15 +126,15 @@ FAULTS = {
                             also=("skew", "preparation")),
     "encryption": Fault(
         jobs=_MOVING, amounts=(2.0, 4.0, 3.0), in_job=False,
-        options=lambda n: ("--workers", int(n), "--backends", "tls"), cure="backend",
+        options=lambda n: ("--workers", int(n), "--backends", "tls"), curable=True,
     ),
     "transport": Fault(
         jobs=_CANNED, amounts=(2.0, 4.0, 3.0), in_job=False, also=("polling",),
-        options=lambda n: ("--workers", int(n), "--backends", "ucx"), cure="backend",
+        options=lambda n: ("--workers", int(n), "--backends", "ucx"), curable=True,
     ),
     "polling": Fault(
         jobs=_CANNED, amounts=(2.0, 4.0, 3.0), in_job=False,
-        options=lambda n: ("--workers", int(n), "--backends", "ucx:shm"), cure="backend",
+        options=lambda n: ("--workers", int(n), "--backends", "ucx:shm"), curable=True,
     ),
     "few-cores": Fault(
         jobs=_CANNED, amounts=(2.0, 4.0, 3.0), in_job=False,
@@ -143,7 +143,7 @@ FAULTS = {
     "spilling": Fault(
         jobs=("transpose-sum", "svd", "matmul"), amounts=(1.0, 1.0, 1.0), in_job=False,
         options=lambda _: ("--memory-limit", "250MB"), also=("memory-pauses",),
-        cure="memory_limit",
+        curable=True,
     ),
     # A connection with TLS takes some milliseconds, as long as the tasks.
     "connections": Fault(
@@ -162,7 +162,7 @@ FAULTS = {
         environ={"DASK_DISTRIBUTED__COMM__COMPRESSION": "zlib"},
         # Loops compress messages of less than 10 MB. Within a host nothing is compressed.
         also=("blocked-loop",),
-        hosts=lambda _rate, _dice: namespaces.mesh(4, {}), cure="distributed.comm.compression",
+        hosts=lambda _rate, _dice: namespaces.mesh(4, {}), curable=True,
     ),
     "bandwidth": Fault(
         jobs=_MOVING, amounts=(20e6, 40e6, 30e6), in_job=False,
@@ -324,22 +324,23 @@ def proved(name: str, seed: int, folder: Path) -> Iterator[Outcome]:
         done = processes.invoke(*command, figures=())
         if done.exit_code != 1:
             _raise_for(done.exit_code, done.output)
-    best, low, high = None, None, None
-    # The last of two runs confirms the winner of the first one.
-    for n_runs, path in enumerate(sorted(output.iterdir()), 1):
-        compared = prove.results(commbench.load(path), proof)
-        best = prove.winner(compared) if n_runs > 1 else None
-        for remedy, comparison in compared:
-            if remedy.finding.rule == name:
-                low, high = 1 - comparison.ci_high, 1 - comparison.ci_low
-    settings = best.settings if best else {}
-    right = trial.fault.cure in settings if name else best is None
+    # Other findings may have the same remedy.
+    cures = [settings for f in run.findings if f.rule == name for settings in f.trials]
+    first, *again = (
+        prove.results(commbench.load(path), proof) for path in sorted(output.iterdir())
+    )  # fmt: skip
+    best = prove.winner(again[0]) if again else None
+    low, high = None, None
+    for remedy, comparison in [*first, *(pair for confirmed in again for pair in confirmed)]:
+        if remedy.settings in cures:
+            low, high = 1 - comparison.ci_high, 1 - comparison.ci_low
+    right = best is not None and best.settings in cures if name else best is None
     yield trial.outcome(
         run, right=right, proved=best.name if best else "", gain_low=low, gain_high=high
     )
 
 
-_CURABLE = [name for name, fault in FAULTS.items() if fault.cure]
+_CURABLE = [name for name, fault in FAULTS.items() if fault.curable]
 TRIALS: dict[str, Callable[[int, Path], Iterator[Outcome]]] = {
     "healthy": healthy,
     **{name: partial(diagnosed, name) for name in FAULTS},

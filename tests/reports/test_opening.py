@@ -639,8 +639,15 @@ def test_entries_of_a_region_are_its_median_and_those_that_raised_are_counted(
 def test_the_time_of_a_proof_follows_from_that_of_launches(seconds, minutes):
     case = builders.case()
     ends = [builders.end(case, launch=n, seconds=s) for n, s in enumerate(seconds)]
-    run = builders.in_memory([case], [sample(case, 1.0), *ends])
-    run.__dict__["findings"] = (builders.finding(case, trials=({"backend": "mpi"},)),)
+    # Neither other cases nor launches that failed count.
+    other = builders.case("mpi")
+    ends += [builders.end(other, seconds=500.0)]
+    ends += [builders.end(case, launch=9, seconds=900.0, ok=False)]
+    run = builders.in_memory([case, other], [sample(case, 1.0), sample(other, 1.0), *ends])
+    run.__dict__["findings"] = tuple(
+        builders.finding(each, trials=({"backend": name},))
+        for each, name in ((case, "mpi"), (other, "tcp"))
+    )
     assert f"prove what helps ({minutes} min): commbench prove" in opening.next_steps(run)
     pair = builders.case(workload="pingpong")
     run = builders.in_memory([pair], [sample(pair, 1.0, layer="comm"), *ends])

@@ -13,9 +13,11 @@ from processes import usage_error
 
 import commbench
 from commbench.analysis.findings import Rule
+from commbench.cli import findings_command
 from commbench.errors import UsageError
 from commbench.harness import vary
 from commbench.model import USER_CODE, ClusterSpec, Effect, Finding, registry
+from commbench.reports import opening
 from commbench.studies import prove
 
 # The data of other numbers of workers are the same.
@@ -148,6 +150,21 @@ def test_a_remedy_that_helps_is_proved_and_confirmed(fake_run, tmp_path):
     assert rest == ["", "To use it:", "  export FAKE_SECONDS=0.5"]
     runs = sorted((tmp_path / "proofs").iterdir())
     assert [len(commbench.load(run).ends) for run in runs] == [18, 12]
+
+
+def test_a_proof_has_time_for_six_launches_of_each_case(fake_run, monkeypatch):
+    budgets = []
+
+    def measure(ctx, data, suite, given):
+        budgets.append(given["budget"])
+        ctx.exit(0)
+
+    monkeypatch.setattr(findings_command, "_measure", measure)
+    for launch_s in (1.0, 40.0):
+        monkeypatch.setattr(opening, "_launch_s", lambda *_, s=launch_s: s)
+        processes.invoke("prove", fake_run)
+    # The present state and two remedies.
+    assert budgets == [300, 1.25 * 6 * 3 * 40]
 
 
 @pytest.fixture

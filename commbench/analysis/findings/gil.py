@@ -38,8 +38,9 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     n_workers, saved = case.n_workers, blocked
     if not math.isnan(case.n_cores):
         # Where cores are free, a thread that waits for one has just been given the GIL.
-        room = 1 - on_cores * n_workers / case.n_cores
-        saved = np.minimum(case.share("blocked_s", "queue_s"), room.clip(lower=0.0))
+        waits = blocked if case.polling_takes_cores else case.share("blocked_s", "queue_s")
+        room = (1 - case.cores_used) * case.n_cores / (n_workers * n_threads)
+        saved = np.minimum(waits, max(0.0, room))
     yield Finding(
         statement=f"the {n_threads} threads of a worker use {on_cores.median():.1f} cores "
         f"together; each sleeps in tasks {blocked.median():.0%} of the time, as for the GIL",
