@@ -7,7 +7,6 @@ about what was not recorded.
 from __future__ import annotations
 
 import math
-import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -62,11 +61,6 @@ _NEAR_TICK = 0.05
 """The distance from a multiple of the tick, in ticks."""
 _STALLED = 3.0
 """How many times as long as a fetch the message in it takes if it stalls."""
-_REMOTE_DISK = re.compile(
-    r"(fuse\.)?(nfs4?|cifs|smb3?|lustre|gpfs|beegfs(_nodev)?|ceph|glusterfs|panfs|pvfs2|orangefs"
-    "|afs|ocfs2|gfs2|wekafs|juicefs|sshfs)"
-)
-"""File systems that several hosts share."""
 _POLLS = 0.5
 """The share of the cores that an idle cluster of polling processes uses."""
 
@@ -126,8 +120,8 @@ def disturbances(run: Run) -> list[Disturbance]:
     """Return the warnings about what may have changed the times of a run."""
     texts = list[str]()
     for warnings in (
-        _other_load, _stolen_time, _unstable_samples, _stalls, _drift, _spilling, _remote_disk,
-        _compression, _clock_steps, _oversubscription, _frequency_scaling,
+        _other_load, _stolen_time, _unstable_samples, _stalls, _drift, _spilling, _compression,
+        _clock_steps, _oversubscription, _frequency_scaling,
     ):  # fmt: skip
         texts += guarded(warnings, run)
     return [text if isinstance(text, Disturbance) else Disturbance(text, "") for text in texts]
@@ -460,22 +454,6 @@ def _spilling(run: Run) -> Iterator[Disturbance]:
             "memory",
             rule="spilling",
         )
-
-
-def _remote_disk(run: Run) -> Iterator[Disturbance]:
-    kind = recorded(run.manifest.environment, "disk.temporary") or ""
-    if _REMOTE_DISK.fullmatch(kind):
-        activities = stats.counted(run.activities, run)
-        writing = activities["case_id"][activities["label"].str.endswith("disk-write")]
-        for case_id in writing.unique():
-            if _may_be_remote(run.cases[case_id]):
-                # What disk those have is not known here.
-                continue
-            yield Disturbance(
-                f"{run.case_names[case_id]}: P2P or spilling wrote to a shared disk ({kind})",
-                ": the times are also the disk's; name a folder on a local one in "
-                "DASK_TEMPORARY_DIRECTORY",
-            )
 
 
 def _compression(run: Run) -> Iterator[Disturbance]:

@@ -154,7 +154,7 @@ def start(suite: Suite, given: dict[str, Any]) -> int:
     """Run all launches of `suite` and return the exit status."""
     from datetime import UTC, datetime
 
-    from commbench.harness import preflight, runner
+    from commbench.harness import preflight
     from commbench.harness.cases import plan
     from commbench.harness.suite import read_racks
     from commbench.machine import environment
@@ -182,7 +182,7 @@ def start(suite: Suite, given: dict[str, Any]) -> int:
     described = Manifest(
         id=directory.new_run_id(suite.name, given["output"]),
         suite=suite,
-        environment=environment.collect(temporary=runner.temporary_folder(given["output"])),
+        environment=environment.collect(),
         seed=seed,
         started_at=datetime.now(UTC).isoformat(timespec="seconds"),
         min_transfer_bytes=given["min_transfer"],
@@ -214,8 +214,7 @@ def _resume(given: dict[str, Any]) -> int:
             f"{path} is the record of a script or a region of code, which can't be continued; "
             "profile it again"
         )
-    known = environment.collect(temporary=runner.temporary_folder(path))
-    if differences := [*environments(data.manifest.environment, known)]:
+    if differences := [*environments(data.manifest.environment, environment.collect())]:
         raise UsageError(
             f"{path} began in another environment: {'; '.join(map(str, differences[:4]))}"
             + f"; and {len(differences) - 4} more" * (len(differences) > 4)

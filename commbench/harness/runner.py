@@ -21,8 +21,6 @@ from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import dask.config
-
 from commbench import backends, workloads
 from commbench.backends.base import Backend
 from commbench.errors import LaunchError, UnwritableError
@@ -84,11 +82,6 @@ def remove_temporary(run: Path) -> None:
     """Remove what killed launches of a run have spilled, which can be large."""
     for folder in run.glob(f"logs/*/{TEMPORARY}"):
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def temporary_folder(scratch: Path) -> str:
-    """Return where Dask spills and shuffles on this host."""
-    return str(dask.config.get("temporary-directory") or scratch / TEMPORARY)
 
 
 def _stream(launch: Launch, run: Path, scratch: Path) -> Generator[Record | Phase | None]:
@@ -191,10 +184,13 @@ def environment(launch: Launch, backend: Backend, scratch: Path) -> dict[str, st
     variables = backend.environment(case.cluster.device, scratch)
     launcher: Launcher = registry.load("launcher", case.cluster.launcher)()
     is_pair = issubclass(workloads.load(case.workload), PairWorkload)
-    temporary = {"DASK_TEMPORARY_DIRECTORY": temporary_folder(scratch)}
+    # Dask's import takes longer than what a command does before its launches.
+    from dask import config as dask_config
+
+    # By default Dask would leave folders in the system's temporary folder.
+    temporary = {"DASK_TEMPORARY_DIRECTORY": str(scratch / TEMPORARY)}
     return {
-        # By default Dask would leave folders in the system's temporary folder.
-        **({} if dask.config.get("temporary-directory") else temporary),
+        **({} if dask_config.get("temporary-directory") else temporary),
         **({} if is_pair else launcher.environment(case.cluster)),
         **os.environ,
         process.FORWARDED: ",".join([*backend.variables, *variables]),

@@ -47,16 +47,8 @@ _SOURCE = Path(__file__).parents[2]
 Limit = float | str | None
 
 
-def collect(root: Path = Path("/"), temporary: str | None = None) -> dict[str, Any]:
-    """Return the provenance of machine and software for JSON; this usually takes 0.2 s.
-
-    Parameters
-    ----------
-    root
-        The root of the files to read.
-    temporary
-        The folder of Dask's temporary files, if it is known.
-    """
+def collect(root: Path = Path("/")) -> dict[str, Any]:
+    """Return the provenance of machine and software for JSON; this usually takes 0.2 s."""
     gpu_rows, gpu_error = query_gpus()
     # An installed package may be in a virtual environment inside of another checkout.
     commit = checkout(_SOURCE) if (_SOURCE / ".git").exists() else None
@@ -66,7 +58,6 @@ def collect(root: Path = Path("/"), temporary: str | None = None) -> dict[str, A
         "cpu": cpu(root),
         "numa": numa_nodes(root / "sys"),
         "memory": memory(root),
-        "disk": {"temporary": temporary and filesystem(root, Path(temporary))},
         "clock": {"step_s": timer_resolution()},
         "load_average": [float(load) for load in loads[:3]] or None,
         "network": network_interfaces(root / "sys"),
@@ -148,20 +139,6 @@ def memory(root: Path) -> dict[str, Limit]:
         "open_files": "unlimited" if files == resource.RLIM_INFINITY else files,
         "transparent_huge_pages": _search(r"\[(\w+)\]", pages),
     }
-
-
-def filesystem(root: Path, folder: Path) -> str | None:
-    """Return the type of the file system of a folder, which need not exist."""
-    lines = (read(root / "proc/self/mounts") or "").splitlines()
-    # Blanks in names are octal escapes. Of several mounts the last one is seen.
-    types = {
-        name.encode().decode("unicode_escape"): kind
-        for _, name, kind, *_ in (line.split() for line in lines if line.count(" ") >= 2)
-    }
-    with suppress(OSError, RuntimeError):
-        folder = folder.resolve()
-        return next((types[str(p)] for p in (folder, *folder.parents) if str(p) in types), None)
-    return None
 
 
 def cgroup_limit(root: Path, controller: str, *version_1: str) -> Limit:

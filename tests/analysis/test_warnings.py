@@ -5,7 +5,6 @@ from dataclasses import replace
 import builders
 import pytest
 from builders import (
-    activity,
     core_use,
     end,
     failure,
@@ -76,26 +75,6 @@ def test_an_unknown_environment_is_no_warning():
     assert warned(launches(CASE, [1.0] * 8), environment=nothing) == ""
     empty = {"cpu": dict.fromkeys(QUIET["cpu"])}
     assert warned(launches(CASE, [1.0] * 8), environment=empty) == ""
-
-
-@pytest.mark.parametrize(
-    ("kind", "launcher", "is_warned"),
-    [
-        ("nfs4", "local", True), ("fuse.sshfs", "local", True), ("ext4", "local", False),
-        (None, "local", False), ("nfs4", "ssh", False),
-    ],
-)  # fmt: skip
-def test_a_shared_disk_of_shuffles_is_a_warning(kind, launcher, is_warned):
-    case = builders.case(launches=8, cluster=ClusterSpec(launcher=launcher))
-    shuffled = activity(case, "p2p", "background-disk disk-write", 0.1)
-    disk = {"disk": {"temporary": kind}}
-    warning = warned([*clean(case), shuffled], cases=[case], environment=disk)
-    assert bool(warning) == is_warned
-    if is_warned:
-        assert f"wrote to a shared disk ({kind}): the times are also the disk's" in warning
-        assert warned(clean(case), cases=[case], environment=disk) == ""
-        before = replace(shuffled, iteration=-1)
-        assert warned([*clean(case), before], cases=[case], environment=disk) == ""
 
 
 def test_cores_used_on_several_hosts_are_counted_by_launch():

@@ -96,22 +96,6 @@ def nvidia_smi(tmp_path, monkeypatch):
     return write
 
 
-def test_the_file_system_is_that_of_the_nearest_mount(tmp_path):
-    mounts = f"""
-none / overlay rw 0 0
-none {tmp_path} nfs4 rw 0 0
-none {tmp_path}/a\\040b ext4 rw 0 0
-none {tmp_path}/a\\040b tmpfs rw 0 0
-"""
-    plant(tmp_path, {"proc/self/mounts": mounts})
-    folders = [tmp_path, tmp_path / "a/c", tmp_path / "a b/not/yet", Path("/nowhere")]
-    kinds = [environment.filesystem(tmp_path, folder) for folder in folders]
-    assert kinds == ["nfs4", "nfs4", "tmpfs", "overlay"]
-    (loop := tmp_path / "loop").symlink_to(loop)
-    assert environment.filesystem(tmp_path, loop / "x") in (None, "nfs4")
-    assert environment.filesystem(tmp_path / "no machine", tmp_path) is None
-
-
 def test_the_environment_of_this_machine_survives_json():
     collected = environment.collect()
     assert json.loads(json.dumps(collected, allow_nan=False)) == collected

@@ -18,6 +18,9 @@ _ONE_CORE = 1.3
 _CONTENDED = 0.1
 """The least share of the time in which a request for the GIL has to wait."""
 
+_FREE = 0.5
+"""The least cores without use of which one is free for a thread that gets the GIL."""
+
 
 def find(case: CaseRecords) -> Iterator[Finding]:
     """Yield a finding if threads sleep in tasks while their process uses about one core.
@@ -38,9 +41,10 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     n_workers, saved = case.n_workers, blocked
     if not math.isnan(case.n_cores):
         # Where cores are free, a thread that waits for one has just been given the GIL.
-        waits = blocked if case.polling_takes_cores else case.share("blocked_s", "queue_s")
-        room = (1 - case.cores_used) * case.n_cores / (n_workers * n_threads)
-        saved = np.minimum(waits, max(0.0, room))
+        is_free = (1 - case.cores_used) * case.n_cores >= _FREE
+        waits = case.share("blocked_s", "queue_s") if is_free else blocked
+        room = 1 - on_cores * n_workers / case.n_cores
+        saved = np.minimum(waits, room.clip(lower=0.0))
     yield Finding(
         statement=f"the {n_threads} threads of a worker use {on_cores.median():.1f} cores "
         f"together; each sleeps in tasks {blocked.median():.0%} of the time, as for the GIL",

@@ -8,7 +8,6 @@ from itertools import islice
 from typing import Any
 
 from commbench.analysis.run import Run
-from commbench.machine.environment import recorded
 from commbench.model import GPU_MEMORY, Placement
 from commbench.model.units import format_bytes
 from commbench.reports.sections import (
@@ -53,7 +52,6 @@ def tables(run: Run) -> Iterator[Table]:
         "system": ", ".join(host[key] for key in ("os", "kernel", "architecture") if host.get(key))
         or "unknown",
         "memory": format_bytes(memory["total_bytes"]) if memory.get("total_bytes") else "unknown",
-        "temporary files": recorded(known, "disk.temporary"),
         "commit": (commit.get("commit") or "unknown") + " and changes" * bool(commit.get("dirty")),
         "packages": ", ".join(f"{name} {text}" for name, text in packages.items() if text),
         "variables": ", ".join(f"{k}={v}" for k, v in (known.get("variables") or {}).items()),
