@@ -168,8 +168,8 @@ def _measure(ctx: click.Context, data: Run, suite: Suite, given: dict[str, Any])
     least = {"min_transfer": old.min_transfer_bytes, "min_batch": old.min_batch_bytes}
     status = run_command.start(suite, {**least, **given})
     if ctx.obj.run is None or status == interrupts.STATUS:
-        again = shlex.join(["commbench", "prove", str(data.path)])
-        click.echo(f"interrupted; begin again: {again}", err=True)
+        path = shlex.quote(str(data.path))
+        click.echo(f"interrupted; begin again: commbench prove {path}", err=True)
         ctx.exit(status)
     click.echo(ctx.obj.run.path, err=True)
     result: Run = ctx.obj.run

@@ -258,8 +258,8 @@ def _execute(store: RunStore, launches: Sequence[Launch], given: dict[str, Any])
     if not quiet and call is None:
         click.echo(text, nl=False)
     if interrupted:
-        to_go_on = shlex.join(["commbench", "run", "--resume", str(store.path)])
-        click.echo(f"interrupted; to go on: {to_go_on}", err=True)
+        path = shlex.quote(str(store.path))
+        click.echo(f"interrupted; to go on: commbench run --resume {path}", err=True)
     if call is None:
         click.echo(store.path)
     return interrupts.STATUS if interrupted else 1 if failed else 0

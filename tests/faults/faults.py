@@ -23,6 +23,7 @@ import commbench
 from commbench.analysis.run import Run
 from commbench.errors import UsageError
 from commbench.harness import interrupts
+from commbench.harness.options import MAX_REMEDIES
 from commbench.studies import prove
 
 _FOLDER = Path(__file__).parent
@@ -315,7 +316,7 @@ def proved(name: str, seed: int, folder: Path) -> Iterator[Outcome]:
     with trial.injected() as options:
         run = trial.measured(options)
         try:
-            proof = prove.plan(run, most=3)
+            proof = prove.plan(run, most=MAX_REMEDIES)
         except UsageError:
             yield trial.outcome(run, right=not name)
             return

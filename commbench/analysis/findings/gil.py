@@ -14,12 +14,10 @@ _BUSY = 0.7
 """The time that threads of one process, together, are on a core if the GIL limits them."""
 _ONE_CORE = 1.3
 """Libraries release the GIL for a part of the time."""
-
 _CONTENDED = 0.1
 """The least share of the time in which a request for the GIL has to wait."""
-
 _FREE = 0.5
-"""The least cores without use of which one is free for a thread that gets the GIL."""
+"""How many cores must be unused for one to be free when a thread gets the GIL."""
 
 
 def find(case: CaseRecords) -> Iterator[Finding]:
