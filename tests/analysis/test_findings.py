@@ -133,6 +133,35 @@ def test_a_backend_that_was_compared_and_is_no_faster_is_no_remedy():
     assert trials == {CASE.id: {"ucx:shm+thread-future"}, other.id: {"ucx:shm+thread-future"}}
 
 
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_effect_of_a_remedy_that_was_measured_is_the_measured_one(order):
+    slow, tuned = case_of("ucx"), case_of("ucx:shm+thread-future")
+    polls = {"cpu_seconds": 4.0, "wait_seconds": 5.0, "idle_cpu_seconds": 0.5, "n_turns": 4000}
+    polls |= {"idle_wait_seconds": 0.5, "idle_n_turns": 500}
+
+    def records(wall):
+        every = [
+            *iterations(slow, tasks={"cpu_seconds": 3.0, "wait_seconds": 5.0}, loop=polls),
+            *iterations(tuned, wall=wall), *launches(builders.transport(slow, contradiction="no")),
+        ]  # fmt: skip
+        return [
+            dataclasses.replace(each, seconds=each.seconds * (1 + each.launch / 100))
+            if isinstance(each, model.Sample) else each
+            for each in every
+        ]  # fmt: skip
+
+    cases = [slow, tuned][::order]
+    run = builders.in_memory(cases, records(8.0), environment=CORES)
+    for rule in ("polling", "transport"):
+        (finding,) = (each for each in run.findings if each.rule == rule)
+        assert finding.effect.share == pytest.approx(0.2)
+        assert 0.1 < finding.effect.low <= 0.2 <= finding.effect.high < 0.3
+        assert finding.evidence.endswith("; comparisons with ucx:shm+thread-future")
+    # Where it was measured, and is no faster, it is none.
+    rules = {f.rule for f in builders.in_memory(cases, records(10.0), environment=CORES).findings}
+    assert not rules & {"polling", "transport"}
+
+
 def test_waits_for_the_gil_are_no_lack_of_cores():
     waits = {"cpu_seconds": 3.0, "wait_seconds": 5.0}
     computing = [("execute", "thread-cpu", 3.0)]
@@ -265,9 +294,9 @@ def test_compression_costs_its_time_less_that_of_the_saved_bytes(compress):
         builders.wire(CASE, 100_000_000, src="1", dst="0"),
     )  # fmt: skip
     finding = found(CASE, records)["compression"]
-    assert finding.effect.high == pytest.approx(0.3)
     # Without 6 s of compression a fetch has 100 MB on the wire in 2 s; as many are saved.
-    assert finding.effect.low == pytest.approx(0.2)
+    assert finding.effect.low == pytest.approx(0.3 - 0.1)
+    assert finding.effect.high == pytest.approx(2 * 0.3 - 0.1)
     assert finding.trials == ({"distributed.comm.compression": "null"},)
     assert "saves 50% of the bytes" in finding.statement
 

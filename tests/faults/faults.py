@@ -28,6 +28,8 @@ from commbench.studies import prove
 
 _FOLDER = Path(__file__).parent
 _SHORT = ("--launches", 1, "--iterations", 3, "--warmups", 1)
+_PREDICTS = ("--launches", 3, "--iterations", 5, "--warmups", 1)
+"""What predicts the gain of a remedy: one launch may be unlike all others."""
 _JOBS = ("array", "graph", "frame")
 _CANNED = ("merge", "transpose-sum", "svd")
 _MOVING = ("merge", "transpose-sum", "shuffle")
@@ -47,7 +49,8 @@ class Outcome:
     right: bool
     """Whether it did; of a healthy run, whether nothing false was found.
 
-    Of a proof, whether the cure was confirmed; of a healthy run, whether nothing was.
+    Of a proof, whether a setting was confirmed that removes the fault; of a healthy run, whether
+    none was.
     """
     amount: float
     job: str
@@ -59,6 +62,7 @@ class Outcome:
     statement: str = ""
     """What the finding of the rule says."""
     effect: float | None = None
+    """The effect of the rule's finding; of a proof, the one that was predicted for its remedy."""
     effect_low: float | None = None
     effect_high: float | None = None
     proved: str = ""
@@ -230,12 +234,12 @@ class Trial:
             stack.callback(os.sched_setaffinity, 0, cores)
             yield options
 
-    def measured(self, options: list[object]) -> Run:
+    def measured(self, options: list[object], design: tuple[object, ...] = _SHORT) -> Run:
         """Run the job, and return the run."""
         target = [self.job, *_SIZES[self.job]] if self.job in _SIZES else [f"jobs:{self.job}"]
         output = ("--output", self.folder / "results")
         done = processes.invoke(
-            "run", *target, *options, *_SHORT, "--seed", self.seed, *output, figures=()
+            "run", *target, *options, *design, "--seed", self.seed, *output, figures=()
         )
         _raise_for(done.exit_code, done.output)
         return commbench.load(Path(done.stdout.splitlines()[-1]))
@@ -314,7 +318,7 @@ def proved(name: str, seed: int, folder: Path) -> Iterator[Outcome]:
     """Prove the remedies of a run with a fault that a setting cures, or of a healthy run."""
     trial = Trial.draw(name, seed, folder) if name else _healthy(seed, folder)
     with trial.injected() as options:
-        run = trial.measured(options)
+        run = trial.measured(options, _PREDICTS)
         try:
             proof = prove.plan(run, most=MAX_REMEDIES)
         except UsageError:
@@ -327,18 +331,24 @@ def proved(name: str, seed: int, folder: Path) -> Iterator[Outcome]:
             _raise_for(done.exit_code, done.output)
     # Other findings may have the same remedy.
     cures = [settings for f in run.findings if f.rule == name for settings in f.trials]
-    first, *again = (
-        prove.results(commbench.load(path), proof) for path in sorted(output.iterdir())
-    )  # fmt: skip
-    best = prove.winner(again[0]) if again else None
-    low, high = None, None
-    for remedy, comparison in [*first, *(pair for confirmed in again for pair in confirmed)]:
-        if remedy.settings in cures:
-            low, high = 1 - comparison.ci_high, 1 - comparison.ci_low
-    right = best is not None and best.settings in cures if name else best is None
-    yield trial.outcome(
-        run, right=right, proved=best.name if best else "", gain_low=low, gain_high=high
-    )
+    predicted: dict[str, object] = {}
+    best, remains = None, set[str]()
+    paths = sorted(output.iterdir())
+    for path in paths:
+        last = commbench.load(path)
+        compared = prove.results(last, proof)
+        best = prove.winner(compared) if len(paths) > 1 else None
+        for remedy, c in compared:
+            if remedy.settings in cures:
+                effect = remedy.finding.effect
+                predicted = {
+                    "effect": effect.share, "effect_low": effect.low, "effect_high": effect.high,
+                    "gain_low": 1 - c.ci_high, "gain_high": 1 - c.ci_low,
+                }  # fmt: skip
+        remains = {f.case_id for f in last.findings if f.rule == name}
+    right = (best is not None and best.case.id not in remains) if name else best is None
+    outcome = trial.outcome(run, right=right, proved=best.name if best else "")
+    yield dataclasses.replace(outcome, **predicted)
 
 
 _CURABLE = [name for name, fault in FAULTS.items() if fault.curable]

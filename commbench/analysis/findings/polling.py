@@ -8,26 +8,27 @@ from collections.abc import Iterator
 from commbench.analysis.findings import CaseRecords, Rule
 from commbench.model import Finding
 
+_FULL = 0.2
+"""The share of the time that threads wait for a core where cores are full."""
+
 
 def find(case: CaseRecords) -> Iterator[Finding]:
     """Yield a finding if idle event loops are busy, cores are few, and threads wait for one.
 
-    Without polling, threads would wait less by the share of the cores' time that it takes, or not
-    at all; on full cores, all of that share is saved.
+    On full cores, what polling takes of them is saved, less what waking the loops and receiving
+    in another thread cost instead, which may be as much.
     """
     polled = case.polled
     if not case.polling_takes_cores or polled.isna().all():
         return
     waits = case.without_waits
-    estimates = [waits * polled, waits]
-    if waits.median() > 0.2:
-        estimates.append(polled)
+    saved = polled if waits.median() > _FULL else waits
     yield Finding(
         statement=f"{len(case.polling)} event loops poll"
         + f" on {case.n_cores:g} cores" * (not math.isnan(case.n_cores)),
         evidence=f"profile: poll, which is {polled.median():.0%} of the processes' time on cores; "
         f"no core, {case.share('queue_s').median():.0%}",
-        effect=case.effect(*estimates),
+        effect=case.effect(saved, 0 * saved),
         remedy=f"if you need {case.better.partition(':')[0]}, use {case.better}, whose loops sleep"
         if case.better
         else "take more cores than processes",
