@@ -67,12 +67,15 @@ class Comparison:
 class Effect:
     """The share of the wall time that a case would save without a cause, from ``low`` to ``high``.
 
-    All are nan if it is unknown, and the limits also if no interval is known.
+    All are nan if it is unknown, and the limits also if no interval is known. An effect that
+    ``is_measured`` is the difference to the case with the remedy, with its 95 % interval; the
+    others are estimates.
     """
 
     share: float = math.nan
     low: float = math.nan
     high: float = math.nan
+    is_measured: bool = False
 
     @property
     def is_known(self) -> bool:
@@ -93,8 +96,9 @@ class Effect:
         '64% (41 to 70%)'
         """
         if math.isnan(self.low) or round(100 * self.low) == round(100 * self.high):
-            return f"{self.share:.0%}"
-        return f"{self.share:.0%} ({100 * self.low:.0f} to {100 * self.high:.0f}%)"
+            return f"{self.share:.0%}" + " (measured)" * self.is_measured
+        measured = ", measured" * self.is_measured
+        return f"{self.share:.0%} ({100 * self.low:.0f} to {100 * self.high:.0f}%{measured})"
 
 
 @dataclass(frozen=True, kw_only=True)

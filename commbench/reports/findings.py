@@ -155,9 +155,10 @@ def tables(run: Run) -> Iterator[Table]:
                 "finding": [each.statement for _, each in shown],
                 "remedy": [_remedy(run, each) for _, each in shown],
             },
-            "could save: an estimate of how much less time the case would take without the cause, "
-            "and the range of estimates and launches, which is no confidence interval. They "
-            "overlap, and don't add up; commbench diagnose has the evidence.",
+            "could save: how much less time the case would take without the cause: an estimate, "
+            "and the range of estimates and launches, which is no confidence interval; or what "
+            "the run has measured, with its 95% interval. They overlap, and don't add up; "
+            "commbench diagnose has the evidence.",
             text_columns={"finding", "remedy"},
         )
 

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from commbench.analysis.findings.case_records import CaseRecords
 from commbench.errors import ResultsError
-from commbench.model import Case, Effect, Finding, registry
-from commbench.stats import MIN_LAUNCHES
+from commbench.model import Case, Finding, registry
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
@@ -35,9 +34,8 @@ class Rule:
     limit
         The smallest magnitude that the rule detects.
     find
-        Yields the findings about a case. If the run compared the case with the backend of a
-        remedy, the measured difference becomes the effect. Findings with a known effect below
-        ``MIN_EFFECT`` are dropped.
+        Yields the findings about a case. Those with a known effect below ``MIN_EFFECT`` are
+        dropped.
     """
 
     title: str
@@ -87,33 +85,6 @@ def applies(rule: Rule, records: CaseRecords) -> bool:
 def _apply(name: str, rule: Rule, records: CaseRecords) -> Iterator[Finding]:
     if rule.needs_profile and not records.has_profile:
         return
-    for found in rule.find(records):
-        finding = _as_measured(found, records)
+    for finding in rule.find(records):
         if finding.is_fine or not finding.effect.share < MIN_EFFECT:
             yield replace(finding, rule=name, case_id=records.case.id)
-
-
-def _as_measured(finding: Finding, records: CaseRecords) -> Finding:
-    """Return a finding with the measured effect of its remedy, if the run compared that backend."""
-    run, case = records.run, records.case
-    backends = [settings["backend"] for settings in finding.trials if [*settings] == ["backend"]]
-    gains = list[Effect]()
-    for c in run.comparisons:
-        ends = {c.baseline_id, c.candidate_id}
-        if case.id not in ends or c.n_launches < MIN_LAUNCHES or c.verdict == "unequal":
-            continue
-        (other,) = ends - {case.id}
-        same_task = run.case_labels[other] == run.case_labels[case.id]
-        if same_task and c.layer == "workload" and run.cases[other].variant in backends:
-            ratios = (c.ratio, c.ci_high, c.ci_low)
-            if case.id == c.candidate_id:
-                ratios = (1 / c.ratio, 1 / c.ci_low, 1 / c.ci_high)
-            share, low, high = (1 - ratio for ratio in ratios)
-            gains.append(Effect(share=share, low=low, high=high))
-    if not gains:
-        return finding
-    return replace(
-        finding,
-        effect=min(gains, key=lambda gain: gain.rank),
-        evidence=f"{finding.evidence}; comparisons with {', '.join(backends)}",
-    )

@@ -15,8 +15,8 @@ from commbench.backends import parse
 from commbench.backends.base import Backend
 from commbench.errors import CommbenchError
 from commbench.machine import cores
-from commbench.model import Case, Effect
-from commbench.stats import grouping
+from commbench.model import Case, Comparison, Effect
+from commbench.stats import MIN_LAUNCHES, grouping
 from commbench.stats.summary import launches_interval
 from commbench.stats.worker_profile import idle_demand, is_barrier, is_idle
 
@@ -60,6 +60,29 @@ class CaseRecords:
         used = self.rows(self.run.pair_transports)
         ways = used["transport"][used["contradiction"] == ""].astype("str").unique()
         return "" if any(map(parse(best).contradiction, ways)) else best
+
+    @cached_property
+    def comparisons(self) -> list[tuple[Case, Comparison]]:
+        """The cases with the same task that were compared with this one, by equal work."""
+        run, labels = self.run, self.run.case_labels
+        ends = [({c.baseline_id, c.candidate_id}, c) for c in run.comparisons]
+        return [
+            (run.cases[other], c)
+            for pair, c in ends if self.case.id in pair and c.layer == "workload"
+            for other in pair - {self.case.id} if labels[other] == labels[self.case.id]
+            if c.n_launches >= MIN_LAUNCHES and c.verdict != "unequal"
+        ]  # fmt: skip
+
+    def gain(self, backend: str) -> Effect | None:
+        """Return the measured effect of another backend, if the run compared it."""
+        for other, c in self.comparisons:
+            if other.variant == backend:
+                ratios = (c.ratio, c.ci_high, c.ci_low)
+                if other.id == c.baseline_id:
+                    ratios = (1 / c.ratio, 1 / c.ci_low, 1 / c.ci_high)
+                share, low, high = (1 - ratio for ratio in ratios)
+                return Effect(share=share, low=low, high=high, is_measured=True)
+        return None
 
     @cached_property
     def n_workers(self) -> int:

@@ -26,7 +26,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         statement=f"messages are encrypted, in event loops that are busy with them "
         f"{busy.median():.0%} of the time",
         evidence="profile: messages of the workers",
-        effect=case.effect(np.minimum(min(2, case.n_workers) * busy, unused), 0 * busy),
+        effect=case.gain(plain)
+        or case.effect(np.minimum(min(2, case.n_workers) * busy, unused), 0 * busy),
         remedy=f"where the network is trusted, use {plain}",
         doubt="the rest of the messages' work is the same without encryption",
         trials=({"backend": plain},),

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from commbench.analysis.findings import MIN_EFFECT, CaseRecords, Rule
 from commbench.model import Finding, registry
 from commbench.model.units import format_bandwidth, format_bytes, format_message_size
-from commbench.stats import MIN_LAUNCHES
 
 _SMALL = 64 * 1024
 """Below this size, the duration of a fetch is mostly latency (docs/measurements.md)."""
@@ -81,12 +80,9 @@ def _small_share(case: CaseRecords) -> float:
 
 def _no_faster(case: CaseRecords) -> Iterator[str]:
     """Yield the backends that were compared with the case's, and were not found faster."""
-    for c in case.run.comparisons:
-        ends = {c.baseline_id, c.candidate_id}
-        known = c.n_launches >= MIN_LAUNCHES and c.verdict != "unequal"
-        if case.case.id in ends and known and c.slower_id != case.case.id:
-            (other,) = ends - {case.case.id}
-            yield case.run.cases[other].plain_backend
+    for other, c in case.comparisons:
+        if c.slower_id != case.case.id:
+            yield other.plain_backend
 
 
 def _fast() -> list[str]:

@@ -28,7 +28,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         + f" on {case.n_cores:g} cores" * (not math.isnan(case.n_cores)),
         evidence=f"profile: poll, which is {polled.median():.0%} of the processes' time on cores; "
         f"no core, {case.share('queue_s').median():.0%}",
-        effect=case.effect(saved, 0 * saved),
+        effect=case.gain(case.better) or case.effect(saved, 0 * saved),
         remedy=f"if you need {case.better.partition(':')[0]}, use {case.better}, whose loops sleep"
         if case.better
         else "take more cores than processes",
