@@ -10,7 +10,6 @@ Payload: none; an operation has a few hundred bytes.
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -111,5 +110,7 @@ async def _connections(
             await comm.close()
 
     if at_once:
+        import asyncio
+
         return await asyncio.gather(*map(over_new_connection, numbers))
     return [await over_new_connection(number) for number in numbers]

@@ -11,7 +11,6 @@ Payload: ``(W - 1) * steps * size`` bytes for W workers, all of which the first 
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -137,6 +136,7 @@ def _added(array: Any, total: int) -> int:
 
 def _block(block_s: float, period_s: float, key: Any, dask_worker: Any) -> None:
     """Begin to block the worker's event loop, until ``_release`` or until it loses `key`."""
+    import asyncio
 
     async def block() -> None:
         # After the answer to this call has been sent.

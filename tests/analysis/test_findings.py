@@ -460,13 +460,16 @@ def test_the_cores_of_other_hosts_are_not_too_few_for_short_waits():
 
 def test_encryption_costs_at_most_what_messages_cost():
     case = builders.case("tls")
-    finding = found(case, iterations(case, loop={"cpu_seconds": 3.0}))["encryption"]
-    # Both ends of a message.
-    assert (finding.effect.low, finding.effect.high) == pytest.approx((0.0, 0.6))
-    assert "encryption" not in found(case, iterations(case, loop={"cpu_seconds": 0.9}))
+    records = [*iterations(case), *fetches(case, 4.0, 10**9, 2)]
+    finding = found(case, records)["encryption"]
+    # Two workers encrypt and decrypt 2 GB in 10 s; a message waits for both.
+    assert (finding.effect.low, finding.effect.high) == pytest.approx((0.2, 0.4))
     assert finding.trials == ({"backend": "tcp"},)
-    assert "encryption" not in found(CASE, iterations(CASE, loop={"cpu_seconds": 6.0}))
-    assert "encryption" not in found(case, iterations(case, tasks=BUSY, loop={"cpu_seconds": 6.0}))
+    few = [*iterations(case), *fetches(case, 4.0, 10**8)]
+    assert "encryption" not in found(case, few)
+    assert "encryption" not in found(CASE, [*iterations(CASE), *fetches(CASE, 4.0, 10**9, 2)])
+    busy = [*iterations(case, tasks=BUSY), *fetches(case, 4.0, 10**9, 2)]
+    assert "encryption" not in found(case, busy)
 
 
 def test_spilling_takes_what_the_disk_takes():
@@ -485,6 +488,20 @@ def test_spilling_takes_what_the_disk_takes():
     # A pause is no spilling.
     paused = [*iterations(case, activities=disk), *launches(spill(case, 0, paused_seconds=1.0))]
     assert "spilling" not in found(case, paused)
+
+
+def test_a_disk_that_shuffles_write_to_blocks_the_loops_of_both_ends():
+    def written(seconds):
+        return [("p2p", "background-disk disk-write", seconds)]
+
+    finding = found(CASE, iterations(CASE, activities=written(2.0)))["p2p-disk"]
+    assert (finding.effect.low, finding.effect.high) == pytest.approx((0.2, 0.4))
+    assert finding.trials == ({"distributed.p2p.storage.disk": "false"},)
+    # Tasks that run meanwhile take as long without it.
+    assert "p2p-disk" not in found(CASE, iterations(CASE, tasks=BUSY, activities=written(2.0)))
+    assert "p2p-disk" not in found(CASE, iterations(CASE, activities=written(0.3)))
+    spilled = [("memory-monitor", "disk-write", 2.0)]
+    assert "p2p-disk" not in found(CASE, iterations(CASE, activities=spilled))
 
 
 def test_pauses_are_the_share_of_the_workers_time():

@@ -71,7 +71,6 @@ def run_script(tmp_path):
 @pytest.mark.parametrize(
     ("end", "status"),
     [
-        ("client.close()", 0),
         ("", 0),
         ("import os; os.chdir('/'); open(__file__).close(); sys.exit(7)", 7),
         pytest.param("sys.exit('ValueError: mine')", 1, marks=pytest.mark.slow),

@@ -297,8 +297,9 @@ def results(good, tmp_path, monkeypatch):
      "compare latest latest", "check latest --reference no", "export latest --format csv"],
 )  # fmt: skip
 def test_latest_is_the_newest_run_in_results(arguments, results, monkeypatch):
-    assert "20260101" not in invoke(*arguments.split()).output
-    assert "there is no run in results/" not in invoke(*arguments.split()).output
+    text = invoke(*arguments.split()).output
+    assert "20260101" not in text
+    assert "there is no run in results/" not in text
     monkeypatch.setattr("commbench.harness.options._runs", lambda _: [])
     result = invoke(*arguments.split())
     assert result.exit_code == 2

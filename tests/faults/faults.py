@@ -36,7 +36,7 @@ _MOVING = ("merge", "transpose-sum", "shuffle")
 """Those that move enough bytes for faults of the network to cost more than the rules' limits."""
 _SIZES = {
     "merge": ("--rows", 600_000), "transpose-sum": ("--size", 4000, "--chunk", 1000), "svd": (),
-    "shuffle": (), "matmul": (),
+    "shuffle": (), "matmul": (), "rechunk": (),
 }  # fmt: skip
 
 
@@ -129,8 +129,12 @@ FAULTS = {
     "preparation": Fault(jobs=("graph", "array", "frame"), amounts=(0.5, 2.0, 1.0)),
     "unbalanced-p2p": Fault(jobs=("frame", "index", "join"), amounts=(0.8, 0.95, 0.9),
                             also=("skew", "preparation")),
+    # The loops that write are blocked.
+    "p2p-disk": Fault(jobs=("frame", "index", "join"), amounts=(2.0, 4.0, 3.0),
+                      also=("blocked-loop", "skew"), curable=True),
+    # Others move few bytes for the time that they take.
     "encryption": Fault(
-        jobs=_MOVING, amounts=(2.0, 4.0, 3.0), in_job=False,
+        jobs=("transpose-sum", "matmul", "rechunk"), amounts=(2.0, 4.0, 3.0), in_job=False,
         options=lambda n: ("--workers", int(n), "--backends", "tls"), curable=True,
     ),
     "transport": Fault(

@@ -4,8 +4,9 @@ Each is a workload ``jobs:NAME``; ``fault`` names what is done to it, ``amount``
 ``none`` and ``gil`` the time of tasks in 50 ms, of ``gathered`` megabytes, of ``scheduler``
 thousands of tasks, of ``parallelism`` tasks at once, of ``preparation`` seconds in which the client
 computes, of ``unbalanced-p2p`` the share of the data that go to one partition, of ``skew`` the time
-of one worker's tasks over that of others, or of one task in halves of a second, of ``blocked-loop``
-and ``memory-pauses`` the share of the time.
+of one worker's tasks over that of others, or of one task in halves of a second, of ``p2p-disk`` the
+megabytes that its disk writes in a second, of ``blocked-loop`` and ``memory-pauses`` the share of
+the time.
 """
 
 import asyncio
@@ -18,6 +19,7 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 from distributed import Status, wait
+from distributed.shuffle._disk import DiskShardsBuffer
 
 
 def use_core(seconds: float) -> None:
@@ -82,6 +84,19 @@ async def _stop(dask_worker):
     dask_worker.status = Status.running
 
 
+def _slow_disk(amount):
+    """Make the disk of P2P shuffles slow from now on."""
+    write = DiskShardsBuffer._write_frames
+
+    def slowly(self, frames, name):
+        frames = [*frames]
+        time.sleep(sum(memoryview(frame).nbytes for frame in frames) / (1e6 * amount))
+        write(self, frames, name)
+
+    if write.__name__ != "slowly":
+        DiskShardsBuffer._write_frames = slowly
+
+
 async def _disconnect(dask_worker):
     dask_worker.rpc.collect()
 
@@ -94,6 +109,8 @@ def _with_fault(client, fault, amount, compute):
         client.run(_pause, amount)
     if fault == "connections":
         client.run(_disconnect)
+    if fault == "p2p-disk":
+        client.run(_slow_disk, amount)
     try:
         if fault == "preparation":
             use_core(amount)

@@ -1,11 +1,8 @@
-from itertools import permutations
-
 import builders
 import pytest
 from builders import place
-from trees import DGX1
 
-from commbench.machine.topology import link_class, parse, rank
+from commbench.machine.topology import link_class, rank
 from commbench.stats.links import link_classes
 
 CASE = builders.case()
@@ -55,21 +52,6 @@ def classes(recorded):
         return link_classes(run.transfers, run).tolist()
 
     return classes
-
-
-def test_link_classes_of_the_gpus_of_a_dgx_1_are_those_of_its_matrix(classes):
-    matrix = parse(DGX1.read_text())
-    gpus = [f"GPU{i}" for i in range(8)]
-    case = builders.case(n_workers=8)
-    records = []
-    for number, gpu in enumerate(gpus):
-        links = " ".join(f"{other}={matrix.links[gpu, other]}" for other in gpus if other != gpu)
-        records.append(place(case, str(number), gpu=str(number), gpu_links=links))
-    pairs = list(permutations("01234567", 2))
-    records += [builders.transfer(case, 0, 1, src=src, dst=dst) for src, dst in pairs]
-    expected = [matrix.links[f"GPU{src}", f"GPU{dst}"] for src, dst in pairs]
-    assert classes(records, case) == expected
-    assert {*expected} == {"NV1", "NV2", "SYS"}
 
 
 ADDRESSED = [

@@ -120,8 +120,16 @@ def test_a_backend_without_settings_is_printed_as_its_protocol():
     ]  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def measured_fake(tmp_path_factory, simulated):
+    """Return a run over fake, which no test changes."""
+    return processes.measured(
+        "merge", "--backends", "fake", "--output", tmp_path_factory.mktemp("runs")
+    ).path
+
+
 @pytest.fixture
-def fake_run(tmp_path, installed, simulated):
+def fake_run(measured_fake, installed):
     """Return a run over fake, about which a rule says that it takes twice as long as it has to."""
 
     def find(case):
@@ -134,7 +142,7 @@ def fake_run(tmp_path, installed, simulated):
 
     rule = Rule(title="slow samples", limit="1 s", find=find, needs_profile=False)
     installed("rule", {"slow-samples": rule}, alone=True)
-    return processes.measured("merge", "--backends", "fake", "--output", tmp_path).path
+    return measured_fake
 
 
 def test_a_remedy_that_helps_is_proved_and_confirmed(fake_run, tmp_path):

@@ -88,12 +88,16 @@ PATTERNS = [
         (MapOverlap, {"size": 50, "chunk": 20, "kernel_size": 10}),
         *((GroupBy, {"shuffle": how, "split_out": n, "split_every": 2}) for how, n in GROUPS),
         (GroupBy, {"rows": 1, "partitions": 1}),
-        *((Shuffle, {"shuffle": how, "partitions": n}) for how in METHODS for n in (1, 7, 40)),
+        *((Shuffle, {"shuffle": how, "partitions": n}) for how in METHODS for n in (1, 7)),
+        # Above 32 partitions tasks shuffle in several stages.
+        (Shuffle, {"shuffle": "tasks", "partitions": 40}),
         *(
             (Rechunk, {"pattern": pattern, "size": n, "chunk_size": m, "method": how})
             for pattern, n, m in PATTERNS for how in METHODS
         ),
         *((Merge, {"partitions": 5, "build_partitions": n}) for n in (1, 2, 5)),
+        *((Merge, {"rows": 997, "partitions": 4, "frac_match": 0.5, "shuffle": how})
+          for how in METHODS),
     ],
 )  # fmt: skip
 def test_a_right_result_passes(client, kind, params):

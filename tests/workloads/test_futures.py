@@ -63,7 +63,8 @@ def test_workers_move_the_same_bytes_in_each_iteration(client, kind, params, nby
     ("kind", "params"),
     [
         *((ControlPlane, {"operation": each}) for each in ("run", "scheduler", "connect", "storm")),
-        *((TinyTasks, {"mode": each}) for each in ("throughput", "first-result", "single")),
+        *((TinyTasks, {"mode": each, "tasks": 50}) for each in ("throughput", "first-result")),
+        (TinyTasks, {"mode": "single"}),
         *((Patterns, {"pattern": each, "steps": 5, "radix": 5, "task_s": 1e-3})
           for each in ("stencil", "tree", "fft", "nearest", "spread", "all-to-all")),
         (Patterns, {"kernel": "compute", "steps": 2, "width": 2, "task_s": 1e-3}),

@@ -3,7 +3,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from distributed import futures_of
-from small import persist, run, workload
+from small import persist, workload
 
 from commbench.errors import VerificationError
 from commbench.workloads.frames import column_sums, shuffle_method, total
@@ -39,15 +39,6 @@ SHAPES = [
     (100, 7, 1.0),
     (50, 5, 0.001),
 ]
-
-
-@pytest.mark.parametrize("shuffle", ["tasks", "p2p"])
-@pytest.mark.parametrize(("rows", "partitions", "frac_match"), SHAPES[1:4])
-def test_a_right_result_passes(client, rows, partitions, frac_match, shuffle):
-    work = workload(Merge, rows=rows, partitions=partitions, frac_match=frac_match, shuffle=shuffle)
-    result = run(client, work)
-    work.verify(client, result)
-    assert len(result) == n_matches(rows, partitions, frac_match)
 
 
 @pytest.mark.parametrize("shape", [*SHAPES, (100, 7, 1.0, 1), (100, 7, 0.3, 3)])

@@ -119,7 +119,7 @@ def test_every_iteration_begins_with_the_same_placement_and_moves_data(client, k
     before = [homes(client, collection) for collection in inputs(work)]
     assert all(len(names) == 1 for group in before for names in group)
     moved(client)
-    nbytes = [iterate(client, work) for _ in range(3)]
+    nbytes = [iterate(client, work) for _ in range(2)]
     assert [homes(client, collection) for collection in inputs(work)] == before
     assert min(nbytes) > 0
     if kind is TransposeSum:

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 
 import builders
 import dask
-import processes
 import pytest
 from distributed import Worker, get_worker
 from distributed.threadpoolexecutor import ThreadPoolExecutor
@@ -289,23 +288,3 @@ def test_the_turns_of_a_loop_without_a_selector_are_unknown():
     counter = plugins.TurnCounter(object())
     counter.close()
     assert counter.n_turns == 0
-
-
-def test_the_kernel_times_each_thread_separately():
-    ids, stop = {}, threading.Event()
-
-    def work(name, seconds):
-        ids[name] = threading.get_native_id()
-        spin(seconds)
-        stop.wait(60)
-
-    threads = [threading.Thread(target=work, args=args) for args in (("busy", 0.3), ("idle", 0))]
-    for thread in threads:
-        thread.start()
-    processes.until(lambda: cores.thread_seconds()[ids["busy"]][0] > 0.25, "a quarter of a second")
-    times = cores.thread_seconds()
-    stop.set()
-    for thread in threads:
-        thread.join()
-    assert times[ids["idle"]][0] < times[ids["busy"]][0] / 2
-    assert min(waited for _, waited in times.values()) >= 0
