@@ -458,7 +458,7 @@ def test_the_cores_of_other_hosts_are_not_too_few_for_short_waits():
     assert "few-cores" in found(CASE, longer)
 
 
-def test_encryption_costs_at_most_what_messages_cost():
+def test_encryption_takes_time_for_each_byte_at_both_ends():
     case = builders.case("tls")
     records = [*iterations(case), *fetches(case, 4.0, 10**9, 2)]
     finding = found(case, records)["encryption"]
