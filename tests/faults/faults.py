@@ -105,8 +105,8 @@ def _mesh(rate_Bps: float) -> namespaces.Layout:  # noqa: N803 - the spelling of
     return namespaces.mesh(4, {(a, b): rate_Bps for a in range(4) for b in range(a)})
 
 
-_WAITS = ("few-cores", "bandwidth", "small-messages")
-"""What may be true of any computation here: there are more processes than cores."""
+_WAITS = ("few-cores", "bandwidth", "small-messages", "p2p-disk")
+"""What may be true of any computation here: there are more processes than cores, and a disk."""
 FAULTS = {
     "gil": Fault(
         jobs=_JOBS, amounts=(1.0, 2.0, 1.5),
