@@ -53,9 +53,10 @@ def tables(rows: list[dict[str, Any]]) -> str:
     names = [*Outcome.__dataclass_fields__, "trial", "seed", "at", "commit", "machine"]
     every = pd.DataFrame(rows, columns=names)
     is_proof = every["trial"].str.startswith("prove-", na=False)
-    served = (every["rule"] != "") & [
-        row.commit in (*TUNING[""], *TUNING.get(row.rule, ())) for row in every.itertuples()
-    ]
+    served = pd.Series(
+        bool(row.rule) and row.commit in (*TUNING[""], *TUNING.get(row.rule, ()))
+        for row in every.itertuples()
+    )  # fmt: skip
     table, proofs = every[~is_proof], every[is_proof & ~served]
     healthy = table[table["rule"] == ""]
     runs = table.drop_duplicates(["trial", "seed"])
