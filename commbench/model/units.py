@@ -196,13 +196,15 @@ def format_bytes(nbytes: float) -> str:
 def format_message_size(nbytes: int) -> str:
     """Return a message size with a binary prefix if that is exact, else with a decimal one.
 
+    Multiples of a million have a decimal one, too.
+
     Examples
     --------
-    >>> format_message_size(1), format_message_size(8192), format_message_size(1_000_000)
-    ('1 B', '8 KiB', '1.00 MB')
+    >>> format_message_size(1), format_message_size(8192), format_message_size(64_000_000)
+    ('1 B', '8 KiB', '64.0 MB')
     """
     for exponent, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if nbytes >= 2**exponent and nbytes % 2**exponent == 0:
+        if nbytes >= 2**exponent and nbytes % 2**exponent == 0 and nbytes % 10**6:
             return f"{nbytes >> exponent} {unit}"
     return format_bytes(nbytes)
 
