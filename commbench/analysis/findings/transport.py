@@ -41,6 +41,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
 
 def _odd_ways(case: CaseRecords) -> Iterator[Finding]:
     used = case.rows(case.run.pair_transports)
+    if used["transport"].nunique() < 2:
+        return
     used = used.assign(link=link_classes(used, case.run)).astype({"src": "str", "dst": "str"})
     pairs = used.groupby(["link", "src", "dst"], observed=True)["transport"]
     ways = pairs.agg(lambda names: " and ".join(sorted({*map(str, names)}))).rename("way")
