@@ -196,15 +196,16 @@ def format_bytes(nbytes: float) -> str:
 def format_message_size(nbytes: int) -> str:
     """Return a message size with a binary prefix if that is exact, else with a decimal one.
 
-    Multiples of a million have a decimal one, too.
+    Multiples of a million with at most three digits have a decimal one, too.
 
     Examples
     --------
     >>> format_message_size(1), format_message_size(8192), format_message_size(64_000_000)
     ('1 B', '8 KiB', '64.0 MB')
     """
+    is_round = nbytes % 10**6 == 0 and len(str(nbytes).rstrip("0")) <= 3
     for exponent, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if nbytes >= 2**exponent and nbytes % 2**exponent == 0 and nbytes % 10**6:
+        if nbytes >= 2**exponent and nbytes % 2**exponent == 0 and not is_round:
             return f"{nbytes >> exponent} {unit}"
     return format_bytes(nbytes)
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,7 +24,9 @@ from commbench.model import registry  # noqa: E402
 FILE = ROOT / "results" / "diagnosis" / "outcomes.jsonl"
 PAGE = ROOT / "docs" / "diagnosis.md"
 TUNING = {"": ("90c32c5", "79c4c1b", "2c6afa2"), "encryption": ("5070a07",)}
-"""The commits whose proofs have served to choose the estimates of rules, of all or of one."""
+"""The commits of proofs after which the estimates of rules were changed, of all or of one."""
+SINCE = {"p2p-disk": "9ca2716", "encryption": "9ca2716"}
+"""The commits with which rules were tried first that are newer than others."""
 BEGIN, END = "<!-- outcomes: begin -->", "<!-- outcomes: end -->"
 
 
@@ -53,17 +56,12 @@ def tables(rows: list[dict[str, Any]]) -> str:
     names = [*Outcome.__dataclass_fields__, "trial", "seed", "at", "commit", "machine"]
     every = pd.DataFrame(rows, columns=names)
     is_proof = every["trial"].str.startswith("prove-", na=False)
-    served = pd.Series(
-        bool(row.rule) and row.commit in (*TUNING[""], *TUNING.get(row.rule, ()))
-        for row in every.itertuples()
-    )  # fmt: skip
-    table, proofs = every[~is_proof], every[is_proof & ~served]
+    table, proofs = every[~is_proof], every[is_proof]
     healthy = table[table["rule"] == ""]
     runs = table.drop_duplicates(["trial", "seed"])
     for name, rule in registry.loadable("rule").items():
         trials = table[table["rule"] == name]
-        # Earlier runs were not searched for it.
-        first = trials.index.min()
+        first = (every["commit"] == SINCE[name]).idxmax() if name in SINCE else 0
         without = (
             row.false for row in runs.itertuples()
             if name not in possible(row.trial) and row.false != ["failed"] and row.Index >= first
@@ -76,22 +74,32 @@ def tables(rows: list[dict[str, Any]]) -> str:
             f"{_proofs(proofs[proofs['rule'] == name])} |"
         )
     if len(healthy):
-        known = proofs.dropna(subset=["effect", "gain_low"])
+        faulty = proofs[proofs["rule"] != ""]
+        known = _predicted(faulty)
         within = known["effect"].between(known["gain_low"], known["gain_high"])
         lines.append(
             f"\nOf healthy runs, {rate(~healthy['right'].astype(bool))} had a finding; nothing was "
-            f"proved of {_rate(proofs['right'][proofs['rule'] == ''].astype(bool))}. The predicted "
-            f"effect was within the interval of the measured gain in {_rate(within)}, of "
-            f"{(proofs['rule'] != '').sum()} proofs.\n{outcomes.origin(every)}"
+            f"proved of {_rate(proofs['right'][proofs['rule'] == ''].astype(bool))}. Of the "
+            f"faults, {_rate(faulty['right'].astype(bool))} were cured. The predicted "
+            f"effect was within the interval of the measured gain in {_rate(within)}.\n"
+            f"{outcomes.origin(every)}"
         )
     return "\n".join(lines)
+
+
+def _predicted(proofs: pd.DataFrame) -> pd.DataFrame:
+    """Return the proofs with a prediction by the present estimates, and an interval of the gain."""
+    served = [
+        row.commit in (*TUNING[""], *TUNING.get(row.rule, ())) for row in proofs.itertuples()
+    ]  # fmt: skip
+    return proofs[~np.array(served, dtype=bool)].dropna(subset=["effect", "gain_low"])
 
 
 def _proofs(proofs: pd.DataFrame) -> str:
     """Return how often a rule's remedies were proved, and each prediction with its gain."""
     if proofs.empty:
         return " | "
-    known = proofs.dropna(subset=["effect", "gain_low"])
+    known = _predicted(proofs)
     gains = (f"{r.effect:.0%}: {r.gain_low:.0%} to {r.gain_high:.0%}" for r in known.itertuples())
     return f"{rate(proofs['right'].astype(bool))} | {'; '.join(gains)}"
 

@@ -62,7 +62,7 @@ class Outcome:
     statement: str = ""
     """What the finding of the rule says."""
     effect: float | None = None
-    """The effect of the rule's finding; of a proof, the one that was predicted for its remedy."""
+    """The effect of the rule's finding."""
     effect_low: float | None = None
     effect_high: float | None = None
     proved: str = ""
@@ -335,8 +335,8 @@ def proved(name: str, seed: int, folder: Path) -> Iterator[Outcome]:
             _raise_for(done.exit_code, done.output)
     # Other findings may have the same remedy.
     cures = [settings for f in run.findings if f.rule == name for settings in f.trials]
-    predicted: dict[str, object] = {}
-    best, remains = None, set[str]()
+    gains: dict[str, object] = {}
+    best, faulty = None, set[str]()
     paths = sorted(output.iterdir())
     for path in paths:
         last = commbench.load(path)
@@ -344,15 +344,11 @@ def proved(name: str, seed: int, folder: Path) -> Iterator[Outcome]:
         best = prove.winner(compared) if len(paths) > 1 else None
         for remedy, c in compared:
             if remedy.settings in cures:
-                effect = remedy.finding.effect
-                predicted = {
-                    "effect": effect.share, "effect_low": effect.low, "effect_high": effect.high,
-                    "gain_low": 1 - c.ci_high, "gain_high": 1 - c.ci_low,
-                }  # fmt: skip
-        remains = {f.case_id for f in last.findings if f.rule == name}
-    right = (best is not None and best.case.id not in remains) if name else best is None
-    outcome = trial.outcome(run, right=right, proved=best.name if best else "")
-    yield dataclasses.replace(outcome, **predicted)
+                gains = {"gain_low": 1 - c.ci_high, "gain_high": 1 - c.ci_low}
+        faulty = {f.case_id for f in last.findings if f.rule == name}
+    cured = best is not None and proof.present.id in faulty and best.case.id not in faulty
+    right = cured if name else best is None
+    yield trial.outcome(run, right=right, proved=best.name if best else "", **gains)
 
 
 _CURABLE = [name for name, fault in FAULTS.items() if fault.curable]

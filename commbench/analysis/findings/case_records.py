@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -74,9 +75,11 @@ class CaseRecords:
         ]  # fmt: skip
 
     def gain(self, backend: str) -> Effect | None:
-        """Return the measured effect of another backend, if the run compared it."""
+        """Return the measured effect of another backend, if the run compared it with a verdict."""
         for other, c in self.comparisons:
-            if other.variant == backend:
+            alike = replace(other, backend=self.case.backend).variant == self.case.variant
+            is_decided = c.verdict in ("faster", "slower", "same")
+            if other.plain_backend == backend and alike and is_decided:
                 ratios = (c.ratio, c.ci_high, c.ci_low)
                 if other.id == c.baseline_id:
                     ratios = (1 / c.ratio, 1 / c.ci_low, 1 / c.ci_high)

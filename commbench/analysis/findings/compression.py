@@ -13,13 +13,15 @@ from commbench.stats.selection import timed
 
 _LABELS = ("compress", "decompress", "background-comms compress")
 """Those of fetches, and that of P2P shuffles; not those of values that are spilled."""
+_FAST = 0.05
+"""The share of the transfers that are faster than the wire is assumed to be."""
 
 
 def find(case: CaseRecords) -> Iterator[Finding]:
     """Yield a finding if compressing takes longer than sending the saved bytes would.
 
-    The speed of the wire is that of the fastest transfer without what compression takes of it. A
-    message waits for both ends, which compress and decompress.
+    The speed of the wire is that of the fastest transfers without what compression takes of them;
+    or it costs nothing. A message waits for both ends, which compress and decompress.
     """
     settings = case.rows(case.run.settings)
     settings = settings[settings["name"] == COMPRESSION]
@@ -36,21 +38,20 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     fetched, total_bytes = case.transfers, case.transfers["nbytes"].sum()
     on_wire_s = fetched["seconds"] - coding_s * fetched["nbytes"] / max(1, total_bytes)
     # Seconds for each byte in memory, of which only a part is on the wire.
-    wire_s = float((on_wire_s.clip(lower=0.0) / fetched["nbytes"]).min())
+    wire_s = float((on_wire_s.clip(lower=0.0) / fetched["nbytes"]).quantile(_FAST))
     saved_s = saved_bytes * wire_s * row.logged_bytes / max(1, row.wire_bytes)
     saved_s = saved_s / n_workers / n_windows if wire_s > 0 else 0.0
-    saved = saved_s / case.wall_s
-    if not (spent - saved).median() > 0:
+    lost = spent - saved_s / case.wall_s
+    if not lost.median() > 0:
         return
     unused = case.share("queue_s", "data_s", "idle_s")
-    one = np.minimum(spent, unused) - saved
-    both = np.minimum(min(2, n_workers) * spent, unused) - saved
+    both = np.minimum(min(2, n_workers) * spent, unused)
     kept = saved_bytes / row.logged_bytes if row.logged_bytes else 0.0
     yield Finding(
         statement=f"workers compress with {', '.join(names)}, which takes "
         f"{spent.median():.0%} of the time and saves {kept:.0%} of the bytes",
         evidence="activities: compress, decompress; coverage: logged against wire bytes",
-        effect=case.effect(one, both),
+        effect=case.effect(lost, both),
         remedy="turn it off: distributed.comm.compression: null",
         doubt="over a slower network the same compression may pay",
         trials=({"distributed.comm.compression": "null"},),

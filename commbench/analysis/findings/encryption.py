@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from commbench.analysis.findings import CaseRecords, Rule
+from commbench.analysis.findings import MIN_EFFECT, CaseRecords, Rule
 from commbench.model import Finding
 from commbench.model.units import format_bytes
 
@@ -25,15 +25,17 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     coded = 2 * _SECONDS_PER_BYTE * moved / case.n_workers / case.wall_s
     # Tasks that run on a core go on. A message waits for the loops of both ends.
     unused = case.share("queue_s", "data_s", "idle_s")
+    estimate = case.effect(*(np.minimum(ends * coded, unused) for ends in (1, 2)))
+    if not estimate.share >= MIN_EFFECT:
+        return
     yield Finding(
         statement=f"messages are encrypted, {format_bytes(int(moved))} per iteration between "
         "workers",
         evidence="transfers: nbytes; profile: messages of the workers, "
         f"{case.share('messages_s').median():.0%}",
-        effect=case.gain(plain)
-        or case.effect(*(np.minimum(ends * coded, unused) for ends in (1, 2))),
+        effect=case.gain(plain) or estimate,
         remedy=f"where the network is trusted, use {plain}",
-        doubt="processors without instructions for AES take longer",
+        doubt="what a byte costs differs between processors",
         trials=({"backend": plain},),
     )
 

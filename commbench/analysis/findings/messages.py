@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from commbench.analysis.findings import MIN_EFFECT, CaseRecords, Rule
+from commbench.analysis.findings import CaseRecords, Rule, applies, polling
 from commbench.model import Finding, registry
 from commbench.model.units import format_bandwidth, format_bytes, format_message_size
 
@@ -42,8 +42,7 @@ def find_bandwidth(case: CaseRecords) -> Iterator[Finding]:
     """
     awaited, small = case.share("data_s"), _small_share(case)
     # Where polling is the finding, fetches wait for the loops.
-    is_polling = case.polling_takes_cores and case.without_waits.median() >= MIN_EFFECT
-    if is_polling or not small < _MOSTLY:
+    if applies(polling.RULE, case) or not small < _MOSTLY:
         return
     faster = [name for name in _fast() if name not in {case.case.plain_backend, *_no_faster(case)}]
     log = case.transfers

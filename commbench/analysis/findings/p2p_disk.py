@@ -27,7 +27,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         effect=case.effect(np.minimum(written, unused), both),
         remedy="if workers have the memory, keep shuffles there "
         "(distributed.p2p.storage.disk: false), or take a faster disk (temporary-directory)",
-        doubt="what is read from disk is not in these times",
+        doubt="writes also wait for a core, where these are few; reads are not in these times",
         trials=(_IN_MEMORY,),
     )
 

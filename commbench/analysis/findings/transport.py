@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from commbench.analysis.findings import CaseRecords, Rule
-from commbench.model import Effect, Finding
+from commbench.model import Finding
 from commbench.stats.links import link_classes
 from commbench.stats.stragglers import MIN_PAIRS
 
@@ -29,7 +29,6 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         yield Finding(
             statement=statement,
             evidence=f"{reason}. " * bool(reason) + f"transports: {rows['evidence'].iloc[0]}",
-            effect=case.gain(better) or Effect(),
             remedy=f"if you need {better.partition(':')[0]}, use {better}"
             if better
             else "see commbench doctor",
