@@ -642,7 +642,7 @@ def test_processes_without_commbench_and_pyarrow_are_observed(tmp_path):
             compute(client)
             rows = da.ones((N, N), chunks=(N, N // 4))
             client.compute(rows.rechunk((N // 4, N), method="p2p").sum()).result()
-    assert run.failures.empty
+    assert run.failures.to_dict("records") == []
     assert {*run.transfers["channel"]} == {"gather", "p2p"}
     missing = {"activities", "places", "tasks", "threads", "transfers", "transports", "wire"} - {
         name for name, frame in run.frames.items() if len(frame)
