@@ -138,6 +138,10 @@ class CaseRecords:
         totals: pd.Series[float] = shares[process][[*parts]].sum(axis=1, min_count=len(parts))
         return totals if how == "mean" else totals.groupby(level=_WINDOW).agg(how)
 
+    def at_both_ends(self, spent: pd.Series[float], unused: pd.Series[float]) -> pd.Series[float]:
+        """Return the most that is lost if a message waits for what both of its ends spend."""
+        return np.minimum(min(2, self.n_workers) * spent, unused)
+
     @cached_property
     def _shares(self) -> dict[str, pd.DataFrame]:
         """The shares of all parts in each process, by its kind."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from commbench.analysis.findings import CaseRecords, Rule
 from commbench.model import Finding
 from commbench.stats.comparison import COMPRESSION
@@ -45,7 +43,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     if not lost.median() > 0:
         return
     unused = case.share("queue_s", "data_s", "idle_s")
-    both = np.minimum(min(2, n_workers) * spent, unused)
+    both = case.at_both_ends(spent, unused)
     kept = saved_bytes / row.logged_bytes if row.logged_bytes else 0.0
     yield Finding(
         statement=f"workers compress with {', '.join(names)}, which takes "

@@ -25,7 +25,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     coded = 2 * _SECONDS_PER_BYTE * moved / case.n_workers / case.wall_s
     # Tasks that run on a core go on. A message waits for the loops of both ends.
     unused = case.share("queue_s", "data_s", "idle_s")
-    estimate = case.effect(*(np.minimum(ends * coded, unused) for ends in (1, 2)))
+    estimate = case.effect(np.minimum(coded, unused), case.at_both_ends(coded, unused))
     if not estimate.share >= MIN_EFFECT:
         return
     yield Finding(

@@ -19,12 +19,11 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     """
     written = case.activity("background-disk disk-write", contexts=("p2p",))
     unused = case.share("blocked_s", "queue_s", "data_s", "idle_s")
-    both = np.minimum(min(2, case.n_workers) * written, unused)
     yield Finding(
         statement=f"P2P shuffles write to disk {written.median():.0%} of the time, in the event "
         "loops of workers, which neither send nor receive meanwhile",
         evidence="activities: p2p, background-disk disk-write",
-        effect=case.effect(np.minimum(written, unused), both),
+        effect=case.effect(np.minimum(written, unused), case.at_both_ends(written, unused)),
         remedy="if workers have the memory, keep shuffles there "
         "(distributed.p2p.storage.disk: false), or take a faster disk (temporary-directory)",
         doubt="writes also wait for a core, where these are few; reads are not in these times",

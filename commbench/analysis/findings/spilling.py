@@ -24,7 +24,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     if limit.endswith("B"):
         trials = ({"memory_limit": f"{2 * parse_bytes(limit)}B"},)
     # A worker also waits for the disks of those from which it fetches.
-    both = np.minimum(min(2, case.n_workers) * on_disk, unused)
+    both = case.at_both_ends(on_disk, unused)
     yield Finding(
         statement=f"workers write {format_bytes(int(spills['nbytes'].sum() / len(case.wall_s)))} "
         f"per iteration to disk, as their memory is full; the disk takes "
