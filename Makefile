@@ -90,7 +90,7 @@ soak: $(READY)  ## The slow tests, and ten minutes of mixed traffic over mpi://
 truth: $(READY)  ## Trials with known answers for 40 minutes, and docs/truth.md from all so far
 	$(BIN)/python tests/truth $(ARGS)
 
-faults: $(READY)  ## Known faults for 40 minutes, and docs/diagnosis.md from all so far
+faults: $(READY)  ## Known faults for 40 minutes, and their rates in docs/diagnosis.md and README
 	$(BIN)/python tests/faults $(ARGS)
 
 scale: $(READY)  ## What measuring costs with 10 to 1,000 simulated workers (docs/scale.md)

@@ -66,10 +66,10 @@ _POLLS = 0.5
 
 
 class Disturbance(str):
-    """The text of a warning about what may have changed the times, and a short ``statement``.
+    """The text of a warning about what may have changed the times.
 
-    ``rule`` names the rule whose findings say the same, if there is one. Without a statement, that
-    of another disturbance says it.
+    Its ``statement`` is what the first screen shows; it is empty if another disturbance says it.
+    ``rule`` names the rule whose findings say the same, if there is one.
     """
 
     statement: str

@@ -93,12 +93,12 @@ class Effect:
         Examples
         --------
         >>> str(Effect(share=0.64, low=0.41, high=0.7))
-        '64% (41 to 70%)'
+        '64% (41 to 70%, estimated)'
         """
-        if math.isnan(self.low) or round(100 * self.low) == round(100 * self.high):
-            return f"{self.share:.0%}" + " (measured)" * self.is_measured
-        measured = ", measured" * self.is_measured
-        return f"{self.share:.0%} ({100 * self.low:.0f} to {100 * self.high:.0f}%{measured})"
+        origin = "measured" if self.is_measured else "estimated"
+        low, high = (f"{100 * limit:.0f}" for limit in (self.low, self.high))
+        limits = "" if math.isnan(self.low) or low == high else f"{low} to {high}%, "
+        return f"{self.share:.0%} ({limits}{origin})"
 
 
 @dataclass(frozen=True, kw_only=True)

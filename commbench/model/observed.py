@@ -186,7 +186,8 @@ class WorkerPlace(_LaunchRecord, table="places"):
     use, ``numa_nodes`` and ``sockets`` those of these CPUs. The GPU is recorded if the workload's
     data are in its memory: ``gpu`` is its number in nvidia-smi, ``gpu_links`` its links to the
     others (``"GPU1=NV1 GPU2=PIX"``). ``nic`` is the value of ``UCX_NET_DEVICES``, else the
-    interface on which the worker listens.
+    interface on which the worker listens. ``file_system`` is the type of the one to which the
+    worker spills (``ext4``, ``nfs4``, ``tmpfs``).
     """
 
     worker: str
@@ -201,6 +202,7 @@ class WorkerPlace(_LaunchRecord, table="places"):
     gpu_pci: str
     gpu_links: str
     nic: str
+    file_system: str = field(default="", metadata={"added": "0.1"})
 
 
 @dataclass(frozen=True, kw_only=True)

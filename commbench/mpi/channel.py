@@ -23,9 +23,9 @@ so that the tag may be used again::
                               └───────┘
 
 While this end is IDLE, the peer sends DOORBELL with each message, and the engine polls until that
-message has arrived. From every state, the loss of the TCP connection or a failure of MPI leads to
-ENDED: at once, or, if the peer has closed and messages are still under way, when nothing has
-arrived for `GRACE_S` while this end waits for them.
+message has arrived. From every state, a failure of MPI ends the channel at once. So does the loss
+of the TCP connection, unless announced messages are missing: then it ends when none has arrived for
+`GRACE_S` while this end waits for them.
 
 A send can't be withdrawn from MPI. A channel that was closed or aborted therefore lingers: it
 receives and drops what the peer had already sent. If the peer has died, sends that it never
@@ -196,7 +196,7 @@ class Channel:
         if self._ended is not None:
             return self._ended
         if self._peer_closed and not self.expects():
-            return "the peer closed the connection"
+            return self._lost or "the peer closed the connection"
         return "the connection is closed" if self._closing else None
 
     def poll(self) -> bool:
@@ -287,7 +287,7 @@ class Channel:
         if not self._closing:
             self.close()
         elif self._sender.empty or self._lost is not None:
-            self._end("the connection is closed")
+            self._end(self._lost or "the connection is closed")
             self._control.close()
 
     def on_lost(self, reason: str) -> None:

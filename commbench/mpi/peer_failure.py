@@ -2,11 +2,11 @@
 
 MPICH creates UCX endpoints without error handling. When such an endpoint fails, for example because
 ``process_vm_readv`` reports that the peer is gone, UCX logs this at its level *fatal*, and its
-default log handler aborts the process. The handler here comes first and stops these messages; it
+default log handler aborts the process. The handler here runs first and stops these messages; it
 passes all others on, except warnings that :mod:`commbench.mpi.receive_queue` causes. UCX then
-treats the fragment as read, and MPI reports success. A receiver must therefore compare
-:func:`n_failures` from before and after. Only transports that lose a peer log at that level: UCX's
-assertions and ``ucs_fatal`` abort without a handler.
+treats the fragment as read, and MPI reports success. A receiver must therefore check whether
+:func:`n_failures` has grown while it received. Only transports that lose a peer log at that level:
+UCX's assertions and ``ucs_fatal`` abort without a handler.
 
 The alternative, ``UCX_TLS=^cma``, copies every large message a second time.
 """

@@ -7,6 +7,8 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
 
 from commbench.analysis.run import Run
+from commbench.backends import parse
+from commbench.errors import CommbenchError
 from commbench.model import Finding
 from commbench.reports.sections import Quantity, Section, Table, some
 from commbench.reports.sections.differences import slowdowns
@@ -112,6 +114,17 @@ def _remedy(run: Run, finding: Finding, *, only_worse: bool = False) -> str:
     return f"{finding.remedy} (in this run, {how})"
 
 
+def _settings(backend: str) -> str:
+    """Return how a program of Dask uses a backend; "" if its plug-in is not installed."""
+    try:
+        parsed = parse(backend)
+    except CommbenchError:
+        return ""
+    variables = parsed.settings()
+    is_set = all("=" in word for word in variables.split())
+    return f"protocol={parsed.protocol!r}" + f" and {variables} in every process" * is_set
+
+
 def _names(run: Run) -> dict[str, str]:
     """Return a name for each case: its backend, and its task if there are several."""
     if run.is_user_code or len({*run.case_labels.values()}) > 1:
@@ -128,7 +141,10 @@ def details(run: Run) -> Iterator[str]:
             lines = [f"[{each.rule}] {text * (not each.is_fine)}{each.statement}."]
             lines[0] += f" {_capitalized(_remedy(run, each))}."
             lines += [f"  evidence: {each.evidence}"] * bool(each.evidence)
-            lines += [f"  it could also be: {each.doubt}"] * bool(each.doubt)
+            lines += [f"  but: {each.doubt}"] * bool(each.doubt)
+            backends = dict.fromkeys(t["backend"] for t in each.trials if "backend" in t)
+            if run.cases[case_id].cluster.device == "cpu":
+                lines += [f"  {name}: {how}" for name in backends if (how := _settings(name))]
             yield "\n".join(lines)
     shares = run.profile_shares[run.profile_shares["process"] == "workers"]
     for row in shares[~shares["case_id"].isin(each.case_id for each in run.findings)].itertuples():

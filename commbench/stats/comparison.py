@@ -1,15 +1,19 @@
 """Compare sets of launches: ratio, confidence interval, test and verdict.
 
 The ratio and its interval are those that belong to a rank test of the launches' medians (Hodges
-and Lehmann). The verdict is ``faster`` or ``slower`` if the ratio is further from 1 than
-``min_effect``, its interval excludes 1, the test is significant (with Holm's correction for the
-pairs tested together), and so is, for more than two backends, the test that all are alike. It is
-``same`` if two one-sided
-tests say that the ratio is above 1/(1 + ``min_effect``) and below 1 + ``min_effect``, that is, if
-its 90 % interval is between them (D. J. Schuirmann, J. Pharmacokinet. Biopharm. 15 (1987)).
-Otherwise it is ``inconclusive``. It is ``unequal`` if the bytes moved per iteration differ by more
-than 5 % between cases with as many workers, because then the times don't compare the backends. A
-run with a budget has stricter levels at its earlier looks (``commbench.stats.sequential``).
+and Lehmann). The verdict is
+
+- ``unequal`` if the bytes moved per iteration differ by more than 5 % between cases with as many
+  workers, because then the times don't compare the backends;
+- ``faster`` or ``slower`` if the ratio is further from 1 than ``min_effect``, its interval excludes
+  1, the test is significant (with Holm's correction for the pairs tested together), and for more
+  than two backends, so is the test that all are alike;
+- ``same`` if two one-sided tests say that the ratio is above 1/(1 + ``min_effect``) and below 1 +
+  ``min_effect``, that is, if its 90 % interval is between them (D. J. Schuirmann, J. Pharmacokinet.
+  Biopharm. 15 (1987));
+- ``inconclusive`` otherwise.
+
+A run with a budget has stricter levels at its earlier looks (``commbench.stats.sequential``).
 
 Backends that ran in the same blocks are paired by them, so that a disturbance of a whole block
 counts for neither side.
@@ -321,6 +325,11 @@ def _comparison(
     one: Side, two: Side, min_effect: float, p_value: float, test: str, ranks: str,
     level: float, alpha: float, equal_work: bool,
 ) -> Comparison:  # fmt: skip
+    """Return the comparison of two sides.
+
+    The ratio and its interval are those of the test `ranks`, `p_value` and the verdict those of
+    `test`.
+    """
     n_one, n_two = len(one.medians), len(two.medians)
     n_launches = min(n_one, n_two)
     ratio = low = high = above = below = same_low = same_high = margin = math.nan

@@ -126,7 +126,7 @@ def _differences(test: str, baseline: Array, candidate: Array) -> Array:
 
 
 def interval(test: str, ratios: Array, n_one: int, n_two: int, level: float) -> tuple[float, float]:
-    """Return the log ratios that `test` does not reject at the two-sided `level`.
+    """Return the limits of the log ratios that `test` does not reject at the two-sided `level`.
 
     `ratios` is the result of ``log_ratios`` for these numbers of launches. The limits are infinite
     if the test can't reject any. See E. L. Lehmann, Nonparametrics, sections 2.6 and 4.5.

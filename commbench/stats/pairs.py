@@ -14,7 +14,7 @@ from commbench.stats import grouping
 from commbench.stats.grouping import Array
 from commbench.stats.inference import median_interval
 from commbench.stats.links import link_classes
-from commbench.stats.selection import counted, counts, in_suite_order, timed
+from commbench.stats.selection import counted, counts, good_launches, in_suite_order, timed
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
@@ -40,7 +40,7 @@ class PairBandwidths:
         One row per case, channel, source and destination: ``n`` transfers, their ``bytes``; the
         quantiles ``q25_Bps``, ``q50_Bps``, ``q75_Bps`` of bytes / duration over single transfers;
         ``low_Bps`` and ``high_Bps``, the interval of the launches' medians, with its ``confidence``
-        (0 and nan for a single launch);
+        (0 and nan for a single launch, and if no launch of the case ended well);
         ``mean_Bps`` = Σ bytes / Σ duration; ``busy_Bps`` = Σ bytes / time in which at least one
         transfer of the pair was under way; ``concurrency`` = Σ duration / that time. ``n_untimed``
         transfers had no positive duration and are in no bandwidth. ``queue_s``, ``wire_s`` and
@@ -97,6 +97,9 @@ def pair_bandwidths(run: Run) -> PairBandwidths:
         **{name: columns[name] for name in _PAIR[1:]},
     }
     table = pd.DataFrame(texts | measured | phases, copy=False)
+    # Launches that were cut short have no interval.
+    is_cut = ~table["case_id"].isin(good_launches(run))
+    table.loc[is_cut, ["low_Bps", "high_Bps", "confidence"]] = (np.nan, np.nan, 0.0)
     return PairBandwidths(table.assign(link=link_classes(table, run)), single_Bps)
 
 

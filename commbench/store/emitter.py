@@ -27,7 +27,7 @@ class Emitter(Protocol):
         """Report what the launch does from now on, for the display of progress."""
 
     def region(self) -> AbstractContextManager[Emit]:
-        """Buffer records; write them only if the block succeeds."""
+        """Buffer records, which count only if the block succeeds."""
 
 
 class Recorder:
@@ -60,7 +60,7 @@ class Recorder:
 
     @contextmanager
     def region(self) -> Iterator[Emit]:
-        """Buffer records; write them only if the block succeeds."""
+        """Buffer records, which count only if the block succeeds."""
         parts, few = Parts(self._run, self._name), list[Record]()
 
         def buffer(record: Record | Batch) -> None:

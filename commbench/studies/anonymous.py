@@ -20,7 +20,7 @@ from commbench.store.records import FIELDS
 
 _KEPT = {
     "case_id", "layer", "tool", "channel", "action", "transport", "contradiction", "cpus",
-    "numa_nodes", "sockets", "gpu", "gpu_links", "nic", "role", "context", "stage",
+    "numa_nodes", "sockets", "gpu", "gpu_links", "nic", "file_system", "role", "context", "stage",
 }  # fmt: skip
 """The fields whose texts are commbench's, Dask's or the kernel's."""
 _KEPT_NAMES = {"Region", "Setting"}

@@ -178,7 +178,10 @@ def _mpi() -> str:
         return f"not known: {error or 'it said nothing'}"
     if lines[1] == "True":
         return f"{lines[0]} takes GPU memory (it says that it is CUDA-aware)"
-    return f"{lines[0]} is not CUDA-aware: GPU memory is staged in pinned host memory"
+    return (
+        f"{lines[0]} is not CUDA-aware: GPU memory is staged in pinned host memory; to avoid it, "
+        "build mpi4py with an MPI that is"
+    )
 
 
 def advise(examination: Examination) -> Iterator[Advice]:

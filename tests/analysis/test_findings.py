@@ -78,9 +78,13 @@ def fetches(case, seconds, nbytes, n=1, dst="0", src="1", **given):
 
 def test_nothing_is_found_where_threads_compute():
     busy = {"cpu_seconds": 9.5}
-    records = iterations(CASE, tasks=busy, activities=[("execute", "thread-cpu", 9.5)])
+    records = [*iterations(CASE, tasks=busy, activities=[("execute", "thread-cpu", 9.5)])]
     (fine,) = found(CASE, records).values()
     assert (fine.rule, fine.is_fine) == ("little-communication", True)
+    assert fine.remedy == "keep the backend; tasks take the time"
+    tasks = [task(CASE, 0.0, 3.0, name="join"), task(CASE, 3.0, 4.0, name="read")]
+    (fine,) = found(CASE, [*records, *launches(*tasks)]).values()
+    assert fine.remedy.endswith("tasks take the time, 75% of it in join")
 
 
 def test_nothing_is_said_about_communication_where_tasks_do_not_take_the_time():
@@ -133,6 +137,40 @@ def test_a_backend_that_was_compared_and_is_no_faster_is_no_remedy():
     assert trials == {CASE.id: {"ucx:shm+thread-future"}, other.id: {"ucx:shm+thread-future"}}
 
 
+def test_a_backend_that_was_found_to_be_faster_is_the_remedy():
+    other = case_of("mpi")
+    records = []
+    for case, wall in ((CASE, 10.0), (other, 8.0)):
+        both = [*fetches(case, 4.0, 10**7, 5), *fetches(case, 4.0, 10**7, 5, dst="1", src="0")]
+        records += [*iterations(case, wall=wall), *both]
+    run = builders.in_memory([CASE, other], records, environment=CORES)
+    slow, fast = (each for each in run.findings if each.rule == "bandwidth")
+    # The difference need not come from the bytes.
+    assert not slow.effect.is_measured
+    assert slow.remedy.endswith("; or try mpi")
+    assert slow.trials == ({"backend": "mpi"},)
+    assert fast.remedy.endswith("; or try ucx:shm+thread-future")
+
+
+@pytest.mark.parametrize(("device", "hosts"), [("gpu", ("a", "a")), ("cpu", ("a", "b"))])
+def test_settings_for_memory_of_one_host_are_no_remedy_elsewhere(device, hosts):
+    case = case_of(device=device)
+    both = [*fetches(case, 4.0, 10**7, 5), *fetches(case, 4.0, 10**7, 5, dst="1", src="0")]
+    records = [each for each in iterations(case) if not isinstance(each, model.WorkerPlace)]
+    places = [place(case, str(n), host_id=host) for n, host in enumerate(hosts)]
+    trials = found(case, [*records, *launches(*places), *both])["bandwidth"].trials
+    assert {trial["backend"] for trial in trials} == {"mpi", "ucx"}
+
+
+def test_the_details_say_how_to_set_a_backend():
+    run = builders.in_memory([CASE], [])
+    trials = ({"backend": "ucx:shm"}, {"backend": "nobody"}, {"workers": "2"})
+    run.__dict__["findings"] = (builders.finding(CASE, rule="polling", trials=trials),)
+    *_, last = "\n".join(sentences.details(run)).splitlines()
+    variables = "UCX_TLS=tcp,sm UCX_MM_ERROR_HANDLING=y"
+    assert last == f"  ucx:shm: protocol='ucx' and {variables} in every process"
+
+
 @pytest.mark.parametrize("order", [1, -1])
 def test_the_effect_of_a_remedy_that_was_measured_is_the_measured_one(order):
     slow, tuned = case_of("ucx"), case_of("ucx:shm+thread-future")
@@ -173,6 +211,18 @@ def test_a_remedy_was_measured_only_where_nothing_else_differs():
     assert [each.verdict for each in run.comparisons] == ["faster"]
     (finding,) = (each for each in run.findings if each.rule == "encryption")
     assert not finding.effect.is_measured
+
+
+def test_nobody_is_told_to_give_up_encryption_to_save_bytes():
+    records = []
+    slow = case_of("tls")
+    for case, wall in ((slow, 10.0), (CASE, 8.0)):
+        both = [*fetches(case, 4.0, 10**7, 5), *fetches(case, 4.0, 10**7, 5, dst="1", src="0")]
+        records += [*iterations(case, wall=wall), *both]
+    run = builders.in_memory([slow, CASE], records, environment=CORES)
+    (finding,) = (f for f in run.findings if (f.rule, f.case_id) == ("bandwidth", slow.id))
+    assert finding.trials == ()
+    assert finding.remedy.endswith("an early filter")
 
 
 def test_waits_for_the_gil_are_no_lack_of_cores():
@@ -301,17 +351,22 @@ def test_no_way_is_odd_where_it_is_that_of_all_or_of_many(odd):
 )
 def test_compression_costs_its_time_less_that_of_the_saved_bytes(compress):
     spent = [(*compress, 2.0), ("gather-dep", "decompress", 1.0), ("execute", "compress", 9.0)]
-    records = [*iterations(CASE, activities=spent), *fetches(CASE, 8.0, 200_000_000)]
-    records += launches(
+    moved = [*fetches(CASE, 8.0, 200_000_000)]
+    moved += launches(
         setting(CASE, "distributed.comm.compression", "lz4"), log_count(CASE),
         builders.wire(CASE, 100_000_000, src="1", dst="0"),
     )  # fmt: skip
-    finding = found(CASE, records)["compression"]
+    finding = found(CASE, [*iterations(CASE, activities=spent), *moved])["compression"]
     # Without 6 s of compression a fetch has 100 MB on the wire in 2 s; as many are saved.
     assert finding.effect.low == pytest.approx(0.3 - 0.1)
     assert finding.effect.high == pytest.approx(2 * 0.3)
     assert finding.trials == ({"distributed.comm.compression": "null"},)
     assert "saves 50% of the bytes" in finding.statement
+    # On full cores others run while a message waits.
+    waiting = {"cpu_seconds": 2.0, "wait_seconds": 3.0}
+    records = [*iterations(CASE, tasks=waiting, activities=spent), *moved]
+    effect = found(CASE, records)["compression"].effect
+    assert (effect.low, effect.high) == pytest.approx((0.3 - 0.1, 0.3 - 0.1))
 
 
 @pytest.mark.parametrize(("nbytes", "rule"), [(1000, "small-messages"), (10**7, "bandwidth")])
@@ -509,12 +564,42 @@ def test_a_disk_that_shuffles_write_to_blocks_the_loops_of_both_ends():
 
     finding = found(CASE, iterations(CASE, activities=written(2.0)))["p2p-disk"]
     assert (finding.effect.low, finding.effect.high) == pytest.approx((0.2, 0.4))
+    # Dask keeps rechunked arrays in memory, but not frames.
+    assert finding.trials == ()
+    assert "dataframe.shuffle.method: tasks" in finding.remedy
+    sent = launches(task(CASE, 0.0, 0.1, key="random_sample-rechunk-transfer-0123"))
+    finding = found(CASE, [*iterations(CASE, activities=written(2.0)), *sent])["p2p-disk"]
     assert finding.trials == ({"distributed.p2p.storage.disk": "false"},)
+    assert "dataframe.shuffle.method" not in finding.remedy
     # Tasks that run meanwhile take as long without it.
     assert "p2p-disk" not in found(CASE, iterations(CASE, tasks=BUSY, activities=written(2.0)))
     assert "p2p-disk" not in found(CASE, iterations(CASE, activities=written(0.3)))
     spilled = [("memory-monitor", "disk-write", 2.0)]
     assert "p2p-disk" not in found(CASE, iterations(CASE, activities=spilled))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "named", "advice"),
+    [
+        (("ext4", "ext4"), " (ext4)", "take a faster disk"),
+        (("nfs4", "nfs4"), " (nfs4)", "a local disk: nfs4 is remote"),
+        (("tmpfs", "tmpfs"), " (tmpfs)", "a folder on a disk: tmpfs is memory"),
+        (("ext4", "nfs4"), "", "take a faster disk"),
+        ((), "", "take a faster disk"),
+    ],
+)
+def test_a_slow_disk_is_named_by_its_file_system(kinds, named, advice):
+    case = case_of(memory_limit="1GB")
+    disk = [("execute", "disk-read", 2.0), ("p2p", "background-disk disk-write", 2.0)]
+    places = [builders.place(case, str(n), file_system=kind) for n, kind in enumerate(kinds)]
+    known = [
+        each for each in iterations(case, activities=disk) if type(each) is not model.WorkerPlace
+    ]
+    findings = found(case, [*known, *launches(spill(case, 5 * 10**8)), *places])
+    for rule in ("spilling", "p2p-disk"):
+        assert f"to disk{named}" in findings[rule].statement
+        # What is written to memory as fast as that is no faster on a disk.
+        assert (advice in findings[rule].remedy) == (rule == "spilling" or "memory" not in advice)
 
 
 def test_pauses_are_the_share_of_the_workers_time():

@@ -1,4 +1,6 @@
-"""``make faults``: inject known faults, keep what was found, and write ``docs/diagnosis.md``.
+"""``make faults``: inject known faults, keep what was found, and write how often that was right.
+
+``docs/diagnosis.md`` has a table of the rules, README the rates of all.
 
 ``results/diagnosis/outcomes.jsonl`` has every outcome with commit and machine.
 """
@@ -22,8 +24,10 @@ from outcomes import rate  # noqa: E402
 from commbench.model import registry  # noqa: E402
 
 FILE = ROOT / "results" / "diagnosis" / "outcomes.jsonl"
-PAGE = ROOT / "docs" / "diagnosis.md"
-TUNING = {"": ("90c32c5", "79c4c1b", "2c6afa2"), "encryption": ("5070a07",)}
+TUNING = {
+    "": ("90c32c5", "79c4c1b", "2c6afa2"), "encryption": ("5070a07",), "p2p-disk": ("63199cd",),
+    "compression": ("63199cd",),
+}  # fmt: skip
 """The commits of proofs after which the estimates of rules were changed, of all or of one."""
 SINCE = {"p2p-disk": "9ca2716", "encryption": "9ca2716"}
 """The commits with which rules were tried first that are newer than others."""
@@ -31,12 +35,16 @@ BEGIN, END = "<!-- outcomes: begin -->", "<!-- outcomes: end -->"
 
 
 def main() -> None:
-    """Inject faults until the time is up, and write the page."""
+    """Inject faults until the time is up, and write the table of the page and README's sentence."""
     outcomes.add(FILE, TRIALS, SHARES, _failed, __doc__ or "")
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    _, _, after = rest.partition(END)
-    text = f"{before}{BEGIN}\n{tables(outcomes.read(FILE))}\n{END}{after}"
-    PAGE.write_text(text, encoding="utf-8")
+    rows = outcomes.read(FILE)
+    for name, write in (("docs/diagnosis.md", tables), ("README.md", summary)):
+        page = ROOT / name
+        before, begin, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+        _, end, after = rest.partition(END)
+        if not (begin and end):
+            raise ValueError(f"{name} lacks {BEGIN} or {END}")
+        page.write_text(f"{before}{begin}\n{write(rows)}\n{end}{after}", encoding="utf-8")
 
 
 def _failed(name: str) -> Outcome:
@@ -85,6 +93,21 @@ def tables(rows: list[dict[str, Any]]) -> str:
             f"{outcomes.origin(every)}"
         )
     return "\n".join(lines)
+
+
+def summary(rows: list[dict[str, Any]]) -> str:
+    """Return the rates of all rules together, as a sentence of a list's item in Markdown."""
+    table = pd.DataFrame(rows)
+    is_proof = table["trial"].str.startswith("prove-")
+    unseen = table[~is_proof & table["for_validation"] & ~table["trial"].eq("healthy")]
+    healthy = table[table["trial"].eq("healthy") & table["rule"].eq("")]
+    cures = table[is_proof & table["rule"].ne("")]
+    return (
+        f"  Of {len(unseen)} unseen faults {unseen['right'].sum()} were found; "
+        f"of {len(healthy)} runs whose tasks only sleep {(~healthy['right']).sum()} had a\n"
+        f"  finding; of {len(cures)} faults that a setting removes `prove` cured "
+        f"{cures['right'].sum()}.\n  "
+    )
 
 
 def _predicted(proofs: pd.DataFrame) -> pd.DataFrame:

@@ -91,6 +91,8 @@ class Fault:
     """The hosts and links to run on, for an amount."""
     curable: bool = False
     """Whether a setting removes it."""
+    curable_jobs: tuple[str, ...] = ()
+    """The jobs in which a setting removes it, unless it does in ``jobs``."""
     named: Callable[[random.Random], str] = lambda _dice: ""
     """What a finding has to say for a hit, as a regular expression."""
 
@@ -131,7 +133,9 @@ FAULTS = {
                             also=("skew", "preparation")),
     # The loops that write are blocked.
     "p2p-disk": Fault(jobs=("frame", "index", "join"), amounts=(2.0, 4.0, 3.0),
-                      also=("blocked-loop", "skew"), curable=True),
+                      also=("blocked-loop", "skew"), curable=True,
+                      # Dask always writes shuffles of frames.
+                      curable_jobs=("blocks", "rows", "columns")),
     # Others move few bytes for the time that they take.
     "encryption": Fault(
         jobs=("transpose-sum", "matmul", "rechunk"), amounts=(2.0, 4.0, 3.0), in_job=False,
@@ -206,11 +210,11 @@ class Trial:
     folder: Path
 
     @classmethod
-    def draw(cls, name: str, seed: int, folder: Path) -> Trial:
+    def draw(cls, name: str, seed: int, folder: Path, jobs: tuple[str, ...] = ()) -> Trial:
         """Return the trial of a seed; every third one is for validation."""
         fault, dice = FAULTS[name], random.Random(f"{name} {seed}")
-        for_validation = is_validation(seed)
-        job = fault.jobs[-1] if for_validation else dice.choice(fault.jobs[:-1])
+        for_validation, jobs = is_validation(seed), jobs or fault.jobs
+        job = jobs[-1] if for_validation else dice.choice(jobs[:-1])
         amount = fault.amounts[-1] if for_validation else dice.choice(fault.amounts[:-1])
         return cls(name, fault, job, amount, seed, folder)
 
@@ -320,7 +324,8 @@ def _healthy(seed: int, folder: Path) -> Trial:
 
 def proved(name: str, seed: int, folder: Path) -> Iterator[Outcome]:
     """Prove the remedies of a run with a fault that a setting cures, or of a healthy run."""
-    trial = Trial.draw(name, seed, folder) if name else _healthy(seed, folder)
+    cured = FAULTS[name].curable_jobs if name else ()
+    trial = Trial.draw(name, seed, folder, cured) if name else _healthy(seed, folder)
     with trial.injected() as options:
         run = trial.measured(options, _PREDICTS)
         try:

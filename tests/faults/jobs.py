@@ -148,6 +148,24 @@ def array(client, fault="none", amount=1.0, n=1200, chunk=300):
     return _with_fault(client, fault, amount, compute)
 
 
+def blocks(client, fault="none", amount=1.0, before=(500, 500), after=(250, 1000)):
+    """Rechunk an array by P2P."""
+    x = da.random.default_rng(0).random((1000, 1000), chunks=before).persist()
+    wait(x)
+    moved = x.rechunk(after, method="p2p")
+    return _with_fault(client, fault, amount, lambda: wait(moved.persist()) and None)
+
+
+def rows(client, fault="none", amount=1.0):
+    """Rechunk an array from rows to blocks."""
+    return blocks(client, fault, amount, (100, 1000), (500, 500))
+
+
+def columns(client, fault="none", amount=1.0):
+    """Rechunk an array from columns to rows."""
+    return blocks(client, fault, amount, (1000, 125), (125, 1000))
+
+
 def frame(client, fault="none", amount=1.0, rows=200_000, parts=8, joined=False, indexed=False):
     """Shuffle, join or index a frame by a key; unbalanced, most rows have one key."""
     if fault == "gathered":

@@ -129,7 +129,7 @@ async def test_a_send_to_a_dead_peer_does_not_keep_the_channel() -> None:
     end.channel.on_record(Record.CLOSE, 1)
     end.channel.on_lost("killed")
     assert [bytes(frame) for frame in await end.channel.receive()] == [b"x"]
-    with pytest.raises(ChannelClosedError):
+    with pytest.raises(ChannelClosedError, match="killed"):
         await end.channel.receive()
     await end.ended()
 

@@ -53,7 +53,8 @@ def test_pairs_agree_with_their_definitions(entries):
         records.append(transfer(CASE, entry["start"], stop, entry["nbytes"], **pair))
         if entry["iteration"] >= 0 and entry["nbytes"] >= MB:
             groups[entry["src"], entry["dst"]].append((entry, stop))
-    table = builders.in_memory([CASE], records).pairs
+    ends = [builders.end(CASE, launch=launch) for launch in (0, 1)]
+    table = builders.in_memory([CASE], [*records, *ends]).pairs
     assert [(row.src, row.dst) for row in table.itertuples()] == sorted(groups)
     assert not np.isinf(table.select_dtypes("number").to_numpy(dtype=float)).any()
     for row in table.itertuples():
@@ -84,6 +85,10 @@ def test_pairs_agree_with_their_definitions(entries):
         assert row.busy_Bps == pytest.approx(nbytes / busy, rel=1e-9)
         assert row.concurrency == pytest.approx(total / busy, rel=1e-9)
         assert row.concurrency > 1 - 1e-9
+    cut_short = builders.in_memory([CASE], records).pairs
+    assert not cut_short["confidence"].any()
+    assert cut_short["low_Bps"].isna().all()
+    assert cut_short["q50_Bps"].equals(table["q50_Bps"])
 
 
 @pytest.mark.parametrize("least", [0, 5 * MB, 5 * MB + 1, 2**62, 10**30])

@@ -6,45 +6,18 @@ docs/diagnosis.md, which has the rates of its hits and false alarms.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from commbench.analysis.findings.case_records import CaseRecords
+from commbench.analysis.findings.rule import MIN_EFFECT, Rule
 from commbench.errors import ResultsError
 from commbench.model import Case, Finding, registry
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
 
-__all__ = ["MIN_EFFECT", "CaseRecords", "Rule", "applies", "find"]
-
-MIN_EFFECT = 0.05
-"""The smallest effect that is worth a finding, as a share of the wall time."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rule:
-    """A cause that the records of a case can show: an entry point in ``commbench.rules``.
-
-    Parameters
-    ----------
-    title
-        The cause, in a few words.
-    limit
-        The smallest magnitude that the rule detects.
-    find
-        Yields the findings about a case. Those with a known effect below ``MIN_EFFECT`` are
-        dropped.
-    """
-
-    title: str
-    limit: str
-    find: Callable[[CaseRecords], Iterable[Finding]]
-    needs_profile: bool = True
-    """Whether it needs ``CaseRecords.has_profile``."""
-    concerns_links: bool = False
-    """Whether its findings are faults of links, which ``commbench links`` names."""
+__all__ = ["MIN_EFFECT", "CaseRecords", "Rule", "find"]
 
 
 def find(run: Run) -> tuple[list[Finding], list[str]]:
@@ -54,12 +27,13 @@ def find(run: Run) -> tuple[list[Finding], list[str]]:
     is wrong is only said of cases without other findings.
     """
     findings, problems = list[Finding](), list[str]()
-    # Rules share what was computed for a case.
-    cases = [CaseRecords(run, case) for case in run.suite.cases]
-    for name in registry.names("rule"):
-        for records in cases:
+    for case in run.suite.cases:
+        # Rules share what was computed for a case.
+        records = CaseRecords(run, case)
+        for name in registry.names("rule"):
             try:
-                findings += _apply(name, registry.load("rule", name), records)
+                rule = registry.load("rule", name)
+                findings += (replace(each, rule=name) for each in records.findings(rule))
             except ResultsError:
                 raise
             except Exception as error:  # noqa: BLE001 - it may be a third party's
@@ -75,16 +49,3 @@ def without_profile(run: Run) -> list[Case]:
     """Return the computations to which rules that need a profile were not applied."""
     records = (CaseRecords(run, case) for case in run.suite.cases)
     return [each.case for each in records if len(each.wall_s) and not each.has_profile]
-
-
-def applies(rule: Rule, records: CaseRecords) -> bool:
-    """Return whether a rule has a finding about a case."""
-    return any(True for _ in _apply("", rule, records))
-
-
-def _apply(name: str, rule: Rule, records: CaseRecords) -> Iterator[Finding]:
-    if rule.needs_profile and not records.has_profile:
-        return
-    for finding in rule.find(records):
-        if finding.is_fine or not finding.effect.share < MIN_EFFECT:
-            yield replace(finding, rule=name, case_id=records.case.id)

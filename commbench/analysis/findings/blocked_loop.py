@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from commbench.analysis.findings import CaseRecords, Rule, applies, gil
+from commbench.analysis.findings import CaseRecords, Rule, gil
 from commbench.model import Finding
 
 
@@ -20,9 +20,9 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     if case.case.cluster.device == "gpu":
         return
     # Tasks that keep the GIL are the cause, then.
-    if applies(gil.RULE, case):
+    if case.findings(gil.RULE):
         return
-    loops = case.measured_rows(case.run.threads)
+    loops = case.measured_rows("threads")
     loops = loops[(loops["role"] == "loop") & (loops["worker"] != "client")]
     blocked_s = (loops["long_turn_seconds"] - loops["wait_seconds"]).clip(lower=0.0)
     shares = blocked_s / loops["seconds"]

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from commbench.analysis.findings.rule import MIN_EFFECT, Rule
 from commbench.analysis.warnings import core_use
 from commbench.backends import parse
 from commbench.backends.base import Backend
 from commbench.errors import CommbenchError
 from commbench.machine import cores
-from commbench.model import Case, Comparison, Effect
+from commbench.model import Case, Comparison, Effect, Finding
 from commbench.stats import MIN_LAUNCHES, grouping
 from commbench.stats.summary import launches_interval
 from commbench.stats.worker_profile import idle_demand, is_barrier, is_idle
@@ -29,6 +30,13 @@ _POLLS = 0.5
 """The share of an idle period in which a polling event loop wants a core."""
 _GIL_WAITS = 0.2
 """Waits for a core that are a smaller share of the time may be waits for the GIL."""
+_FULL = 0.2
+"""The share of the time that threads wait for a core where cores are full."""
+_REMOTE = (
+    "nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb3", "panfs", "afs", "9p",
+    "fuse.sshfs", "fuse.glusterfs",
+)  # fmt: skip
+"""File systems whose disks are elsewhere."""
 
 
 class CaseRecords:
@@ -40,6 +48,19 @@ class CaseRecords:
 
     def __init__(self, run: Run, case: Case) -> None:
         self.run, self.case = run, case
+        self._measured_rows = dict[str, pd.DataFrame]()
+        self._findings = dict[Rule, list[Finding]]()
+
+    def findings(self, rule: Rule) -> list[Finding]:
+        """Return what a rule finds about the case, with an unknown or a sufficient effect."""
+        if rule not in self._findings:
+            can_apply = self.has_profile or not rule.needs_profile
+            self._findings[rule] = [
+                replace(each, case_id=self.case.id)
+                for each in (rule.find(self) if can_apply else ())
+                if each.is_fine or not each.effect.share < MIN_EFFECT
+            ]
+        return self._findings[rule]
 
     @cached_property
     def backend(self) -> Backend | None:
@@ -115,11 +136,19 @@ class CaseRecords:
         """Return the rows of a frame of the run that belong to the case."""
         return table[table["case_id"] == self.case.id]
 
-    def measured_rows(self, table: pd.DataFrame) -> pd.DataFrame:
-        """Return the rows of a frame of the run that belong to the case's measured iterations."""
-        rows = self.rows(table)
-        windows = pd.MultiIndex.from_frame(rows[_WINDOW])
-        return rows[windows.isin(self.wall_s.index)]
+    def measured_rows(self, name: str) -> pd.DataFrame:
+        """Return the rows of a frame of the run that belong to the case's measured iterations.
+
+        Parameters
+        ----------
+        name
+            The attribute of ``Run``.
+        """
+        if name not in self._measured_rows:
+            rows = self.rows(getattr(self.run, name))
+            windows = pd.MultiIndex.from_frame(rows[_WINDOW])
+            self._measured_rows[name] = rows[windows.isin(self.wall_s.index)]
+        return self._measured_rows[name]
 
     def share(self, *parts: str, process: str = "workers", how: str = "mean") -> pd.Series[float]:
         """Return the share of parts of a profile, over the processes of a kind.
@@ -164,7 +193,7 @@ class CaseRecords:
         contexts
             The contexts that count; without any, all.
         """
-        rows = self.measured_rows(self.run.activities)
+        rows = self.measured_rows("activities")
         rows = rows[rows["label"].isin(labels)]
         if contexts:
             rows = rows[rows["context"].isin(contexts)]
@@ -179,17 +208,37 @@ class CaseRecords:
     def transfers(self) -> pd.DataFrame:
         """The transfers of measured iterations that end after they begin, with ``seconds``."""
         layers = set(self.rows(self.run.samples)["layer"])
-        table = self.run.transfers
+        has_time = "workload" in layers
         # Fetches of all-to-all have no wall time.
-        rows = self.measured_rows(table) if "workload" in layers else self.rows(table)
+        rows = self.measured_rows("transfers") if has_time else self.rows(self.run.transfers)
         return rows.assign(seconds=rows["stop_s"] - rows["start_s"]).query("seconds > 0")
 
     @cached_property
     def tasks(self) -> pd.DataFrame:
         """The tasks that compute in measured iterations, with their ``seconds``."""
-        rows = self.measured_rows(self.run.tasks)
+        rows = self.measured_rows("tasks")
         rows = rows[(rows["action"] == "compute") & ~is_barrier(rows)]
         return rows.assign(seconds=rows["stop_s"] - rows["start_s"])
+
+    @property
+    def file_system(self) -> str:
+        """The type of the file system to which all workers spill; "" if it is unknown."""
+        kinds = set(self.rows(self.run.places)["file_system"])
+        return str(*kinds) if len(kinds) == 1 else ""
+
+    @property
+    def spills_to_memory(self) -> bool:
+        """Whether the files to which workers spill are in memory."""
+        return self.file_system in ("tmpfs", "ramfs")
+
+    @property
+    def better_disk(self) -> str:
+        """What to do about the disk to which workers spill."""
+        if self.spills_to_memory:
+            return f"set temporary-directory to a folder on a disk: {self.file_system} is memory"
+        if self.file_system in _REMOTE:
+            return f"set temporary-directory to a local disk: {self.file_system} is remote"
+        return "take a faster disk (temporary-directory)"
 
     @cached_property
     def n_cores(self) -> float:
@@ -204,7 +253,7 @@ class CaseRecords:
     @property
     def cores_used(self) -> float:
         """The share of the cores that the case and other programs used; nan if it is unknown."""
-        rows = self.measured_rows(self.run.threads)
+        rows = self.measured_rows("threads")
         spent_s = rows.groupby(_WINDOW)["cpu_seconds"].sum()
         used = float((spent_s / self.wall_s / self.n_cores).median())
         return used + (0.0 if math.isnan(self.others) else self.others)
@@ -217,7 +266,7 @@ class CaseRecords:
     @cached_property
     def polling(self) -> list[str]:
         """The processes whose event loops want a core most of the time, even if they are idle."""
-        rows = self.measured_rows(self.run.threads)
+        rows = self.measured_rows("threads")
         rows = rows[(rows["role"] == "loop") & is_idle(rows)]
         medians = idle_demand(rows).groupby(rows["worker"]).median()
         return [str(name) for name in medians.index[medians > _POLLS]]
@@ -252,6 +301,11 @@ class CaseRecords:
         waits = loops["loop_queue_s"] / loops["wall_s"]
         waits = waits.groupby([loops[name] for name in _WINDOW]).mean()
         return self.share("queue_s") + self.share("data_s", "idle_s") * waits
+
+    @property
+    def has_full_cores(self) -> bool:
+        """Whether threads wait for cores so long that any thread's work delays the others."""
+        return bool(self.without_waits.median() > _FULL)
 
     @property
     def may_wait_for_the_gil(self) -> bool:

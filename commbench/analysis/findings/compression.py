@@ -19,7 +19,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     """Yield a finding if compressing takes longer than sending the saved bytes would.
 
     The speed of the wire is that of the fastest transfers without what compression takes of them;
-    or it costs nothing. A message waits for both ends, which compress and decompress.
+    or it costs nothing. A message waits for both ends, which compress and decompress; on full cores
+    other threads run meanwhile.
     """
     settings = case.rows(case.run.settings)
     settings = settings[settings["name"] == COMPRESSION]
@@ -43,13 +44,13 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     if not lost.median() > 0:
         return
     unused = case.share("queue_s", "data_s", "idle_s")
-    both = case.at_both_ends(spent, unused)
+    estimates = [lost, *([] if case.has_full_cores else [case.at_both_ends(spent, unused)])]
     kept = saved_bytes / row.logged_bytes if row.logged_bytes else 0.0
     yield Finding(
         statement=f"workers compress with {', '.join(names)}, which takes "
         f"{spent.median():.0%} of the time and saves {kept:.0%} of the bytes",
         evidence="activities: compress, decompress; coverage: logged against wire bytes",
-        effect=case.effect(lost, both),
+        effect=case.effect(*estimates),
         remedy="turn it off: distributed.comm.compression: null",
         doubt="over a slower network the same compression may pay",
         trials=({"distributed.comm.compression": "null"},),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from commbench.analysis.findings import CaseRecords, Rule, applies, polling
+from commbench.analysis.findings import CaseRecords, Rule, polling
 from commbench.machine import cores
 from commbench.model import Finding
 
@@ -17,7 +17,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     """Yield a finding if threads wait for a core, and ``polling`` is not the reason."""
     waits, used = case.without_waits, case.cores_used
     has_spare = used < _SPARE and not case.case.cluster.placement
-    if applies(polling.RULE, case) or (has_spare and not math.isnan(case.others)):
+    if case.findings(polling.RULE) or (has_spare and not math.isnan(case.others)):
         return
     if (has_spare or math.isnan(used)) and case.may_wait_for_the_gil:
         return
@@ -41,8 +41,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         evidence=f"profile: no core, {case.share('queue_s').median():.0%} of a task thread's time",
         effect=case.effect(waits),
         remedy=remedy,
-        doubt="other programs on these cores: commbench report -v lists them. Fewer workers would "
-        "wait less, but each would do more: --workers measures it",
+        doubt="other programs may use these cores (see top). Fewer workers would wait less, but "
+        "each would do more: --workers measures it",
     )
 
 

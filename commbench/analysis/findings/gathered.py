@@ -24,7 +24,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     They take as long as between workers, while task threads have no task. By default they take the
     way over the scheduler, and so twice that.
     """
-    wire = case.measured_rows(case.run.wire)
+    wire = case.measured_rows("wire")
     wire = wire[wire["dst"] == ""]
     # Each finished task is a message to the scheduler.
     payload = wire["nbytes"] - MESSAGE_BYTES * wire["n_messages"]

@@ -25,10 +25,18 @@ def find(case: CaseRecords) -> Iterator[Finding]:
             "is not what takes long",
             evidence="profile: await data",
             effect=awaited,
-            remedy="keep the backend; the time goes into the tasks",
+            remedy=f"keep the backend; tasks take the time{_largest(case)}",
             doubt="tasks that wait for others look idle, not as if they awaited data",
             is_fine=True,
         )
+
+
+def _largest(case: CaseRecords) -> str:
+    """Return which tasks take the most time, as the end of a sentence."""
+    seconds = case.tasks.groupby("name", observed=True)["seconds"].sum()
+    if not seconds.any():
+        return ""
+    return f", {seconds.max() / seconds.sum():.0%} of it in {seconds.idxmax()}"
 
 
 RULE = Rule(

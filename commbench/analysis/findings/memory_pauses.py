@@ -13,7 +13,7 @@ from commbench.model import Finding
 
 def find(case: CaseRecords) -> Iterator[Finding]:
     """Yield a finding if workers were paused in measured iterations."""
-    paused = case.measured_rows(case.run.spills)
+    paused = case.measured_rows("spills")
     paused = paused[paused["paused_seconds"] > 0]
     if paused.empty:
         return

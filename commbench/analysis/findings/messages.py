@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from commbench.analysis.findings import CaseRecords, Rule, applies, polling
+from commbench.analysis.findings import CaseRecords, Rule, polling
 from commbench.model import Finding, registry
 from commbench.model.units import format_bandwidth, format_bytes, format_message_size
 
@@ -42,20 +42,18 @@ def find_bandwidth(case: CaseRecords) -> Iterator[Finding]:
     """
     awaited, small = case.share("data_s"), _small_share(case)
     # Where polling is the finding, fetches wait for the loops.
-    if applies(polling.RULE, case) or not small < _MOSTLY:
+    if case.findings(polling.RULE) or not small < _MOSTLY:
         return
-    faster = [name for name in _fast() if name not in {case.case.plain_backend, *_no_faster(case)}]
     log = case.transfers
     moved = log["nbytes"].sum() / max(1, len(case.wall_s))
     large = log[log["nbytes"] >= _SMALL]
     rate = large["nbytes"].sum() / large["seconds"].sum()
     coding = case.activity("serialize", "deserialize", contexts=("gather-dep", "get-data")).median()
-    remedy = "move less: fewer columns, smaller types, an early filter"
+    remedy, names = "move less: fewer columns, smaller types, an early filter", list[str]()
     if coding > awaited.median() / 2:
-        faster = []
         remedy = "move Arrow strings or numbers, not Python objects, which are slow to serialize"
-    elif faster:
-        remedy = f"try a faster backend, or {remedy}"
+    elif names := _faster(case):
+        remedy += f"; or try {' or '.join(names)}"
     yield Finding(
         statement=f"task threads await data {awaited.median():.0%} of the time: "
         f"{format_bytes(int(moved))} per iteration between workers, {format_bandwidth(rate)} in a "
@@ -64,7 +62,7 @@ def find_bandwidth(case: CaseRecords) -> Iterator[Finding]:
         effect=case.effect(awaited, 0 * awaited),
         remedy=remedy,
         doubt="a fetch also lasts while sender and receiver are busy with other messages",
-        trials=tuple({"backend": name} for name in faster),
+        trials=tuple({"backend": name} for name in names),
     )
 
 
@@ -77,16 +75,24 @@ def _small_share(case: CaseRecords) -> float:
     )
 
 
-def _no_faster(case: CaseRecords) -> Iterator[str]:
-    """Yield the backends that were compared with the case's, and were not found faster."""
-    for other, c in case.comparisons:
-        if c.slower_id != case.case.id:
-            yield other.plain_backend
+def _faster(case: CaseRecords) -> list[str]:
+    """Return backends that move bytes faster than sockets do.
 
-
-def _fast() -> list[str]:
-    """Return the best settings of the backends that move bytes faster than sockets do."""
-    return [each().best for each in registry.loadable("backend").values() if each.is_fast]
+    They are those that were faster in this run, else those that it has not compared, with their
+    best settings if workers are on one host and their data in its memory. None is an alternative
+    to one that encrypts.
+    """
+    kinds = {name: kind for name, kind in registry.loadable("backend").items() if kind.is_fast}
+    if case.backend and case.backend.plain:
+        return []
+    others = {other.plain_backend: c for other, c in case.comparisons}
+    faster = [name for name, c in others.items() if c.slower_id == case.case.id]
+    if measured := [name for name in faster if name.partition(":")[0] in kinds]:
+        return measured
+    is_here = len(set(case.rows(case.run.places)["host_id"])) == 1
+    use_best = is_here and case.case.cluster.device == "cpu"
+    names = [kind().best if use_best else name for name, kind in kinds.items()]
+    return [name for name in names if name not in {case.case.plain_backend, *others}]
 
 
 LATENCY = Rule(

@@ -10,6 +10,7 @@ from commbench.analysis.findings import CaseRecords, Rule
 from commbench.model import Finding
 
 _IN_MEMORY = {"distributed.p2p.storage.disk": "false"}
+"""Dask reads this when it rechunks arrays; shuffles of frames always write to disk."""
 
 
 def find(case: CaseRecords) -> Iterator[Finding]:
@@ -19,15 +20,27 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     """
     written = case.activity("background-disk disk-write", contexts=("p2p",))
     unused = case.share("blocked_s", "queue_s", "data_s", "idle_s")
+    name = f" ({case.file_system})" * bool(case.file_system)
+    # Fused tasks have the name of their first part.
+    keys = case.tasks["key"].astype("str")
+    rechunks = bool(keys.str.contains("rechunk-transfer").any())
+    remedies = []
+    if rechunks:
+        remedies.append(
+            "if workers have the memory, rechunk there (distributed.p2p.storage.disk: false)"
+        )
+    if not rechunks or keys.str.contains("shuffle-transfer|hash-join-transfer").any():
+        remedies.append("shuffle frames by tasks (dataframe.shuffle.method: tasks)")
+    if not case.spills_to_memory:
+        remedies.append(case.better_disk)
     yield Finding(
-        statement=f"P2P shuffles write to disk {written.median():.0%} of the time, in the event "
-        "loops of workers, which neither send nor receive meanwhile",
+        statement=f"P2P shuffles write to disk{name} {written.median():.0%} of the time, in the "
+        "event loops of workers, which neither send nor receive meanwhile",
         evidence="activities: p2p, background-disk disk-write",
         effect=case.effect(np.minimum(written, unused), case.at_both_ends(written, unused)),
-        remedy="if workers have the memory, keep shuffles there "
-        "(distributed.p2p.storage.disk: false), or take a faster disk (temporary-directory)",
+        remedy="; or ".join(remedies),
         doubt="writes also wait for a core, where these are few; reads are not in these times",
-        trials=(_IN_MEMORY,),
+        trials=(_IN_MEMORY,) * rechunks,
     )
 
 

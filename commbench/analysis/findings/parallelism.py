@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from commbench.analysis.findings import CaseRecords, Rule, applies, scheduler
+from commbench.analysis.findings import CaseRecords, Rule, scheduler
 from commbench.model import Finding
 
 _LEAST = 0.2
@@ -21,7 +21,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     """
     n_threads = case.n_workers * case.case.cluster.threads_per_worker
     # A scheduler that can't keep up is another cause.
-    if n_threads < 2 or case.tasks.empty or applies(scheduler.RULE, case):
+    if n_threads < 2 or case.tasks.empty or case.findings(scheduler.RULE):
         return
     in_tasks, busiest = (
         case.share("compute_s", "queue_s", "blocked_s", how=how) for how in ("mean", "max")

@@ -8,9 +8,6 @@ from collections.abc import Iterator
 from commbench.analysis.findings import CaseRecords, Rule
 from commbench.model import Finding
 
-_FULL = 0.2
-"""The share of the time that threads wait for a core where cores are full."""
-
 
 def find(case: CaseRecords) -> Iterator[Finding]:
     """Yield a finding if idle event loops are busy, cores are few, and threads wait for one.
@@ -21,8 +18,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     polled = case.polled
     if not case.polling_takes_cores or polled.isna().all():
         return
-    waits = case.without_waits
-    saved = polled if waits.median() > _FULL else waits
+    saved = polled if case.has_full_cores else case.without_waits
     yield Finding(
         statement=f"{len(case.polling)} event loops poll"
         + f" on {case.n_cores:g} cores" * (not math.isnan(case.n_cores)),

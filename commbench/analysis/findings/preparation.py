@@ -17,7 +17,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     most the shorter of their time and that in which workers have no task, and at least the sum of
     the two less the wall time.
     """
-    rows = case.measured_rows(case.run.threads)
+    rows = case.measured_rows("threads")
     # A client in the scheduler's process has no rows.
     is_shared = "client" not in set(rows["worker"])
     client, scheduler = (

@@ -155,7 +155,8 @@ def emit_places(launch: Launch, locations: Iterable[Mapping[str, Any]], emit: Em
 
 
 def _location(device: str, dask_worker: Any) -> dict[str, Any]:
-    return worker_location(os.getpid(), device=device, address=dask_worker.address)
+    folder = dask_worker.local_directory
+    return worker_location(os.getpid(), device=device, address=dask_worker.address, folder=folder)
 
 
 def validate_gpus(launch: Launch, cluster: RunningCluster, emit: Emit) -> None:

@@ -50,7 +50,7 @@ LINK_CLASSES = (
 
 
 def worker_location(
-    pid: int, *, device: str = "cpu", address: str = "", root: Path = Path("/")
+    pid: int, *, device: str = "cpu", address: str = "", folder: str = "", root: Path = Path("/")
 ) -> dict[str, Any]:
     """Return the location of the process `pid` of this host, as fields of a ``WorkerPlace``.
 
@@ -60,6 +60,8 @@ def worker_location(
         ``"gpu"`` if its data are in GPU memory, that is, on the first GPU that it sees.
     address
         The address that it listens on, for example ``"tcp://10.0.0.1:4711"``.
+    folder
+        The folder to which it spills.
 
     Returns
     -------
@@ -92,6 +94,7 @@ def worker_location(
         "gpu_pci": "" if gpu is None else gpu.pci,
         "gpu_links": "" if gpu is None else _links(gpu, host),
         "nic": _nic(address, environ),
+        "file_system": _file_system(folder),
     }
 
 
@@ -166,6 +169,19 @@ def _nic(address: str, environ: Mapping[str, str]) -> str:
         for name, addresses in psutil.net_if_addrs().items():
             if where and any(entry.address.partition("%")[0] == where for entry in addresses):
                 return str(name)
+    return ""
+
+
+def _file_system(folder: str) -> str:
+    """Return the type of the file system of a folder; "" if it is unknown."""
+    import psutil
+
+    if not folder:
+        return ""
+    inner = [Path(folder).resolve(), *Path(folder).resolve().parents]
+    with suppress(OSError):
+        kinds = {Path(m.mountpoint): str(m.fstype) for m in psutil.disk_partitions(all=True)}
+        return next((kinds[path] for path in inner if path in kinds), "")
     return ""
 
 

@@ -186,10 +186,10 @@ def plot_profile(run: Run) -> Figure | None:
         {": task threads, average": TASKS, ": event loops": LOOPS},
         "Where the time of a typical iteration goes",
         "Task threads and event loops run side by side: each bar is the whole iteration. no core ="
-        " ready to run while other threads had the cores; blocked = in a task but asleep; await"
-        " data = no task, and a fetch under way; poll = the CPU time that the loop's turns"
-        " take in the idle cluster; messages = all that the loop does besides. S = scheduler,"
-        " C = client.",
+        " ready to run while other threads had the cores, or for a moment the GIL; blocked = in a"
+        " task but asleep; await data = no task, and a fetch under way; poll = the CPU time that"
+        " the loop's turns take in the idle cluster; messages = all that the loop does besides."
+        " S = scheduler, C = client.",
         lambda rows, _: format_seconds(rows.wall_s.max()), bar_in=0.13, least_in=1.5,
     )  # fmt: skip
 

@@ -229,9 +229,9 @@ def profile_tables(run: Run) -> Iterator[Table]:
             },
             "An average thread of an average worker; a row adds up to 100. compute: on a core in a "
             "task; other CPU: on a core outside of what Dask meters as tasks; no core: ready to "
-            "run, but other threads had the cores; blocked: in a task, but asleep (waits for the "
-            "GIL, locks, I/O); await data: no task, and a fetch or a P2P batch under way; idle: "
-            "the rest." + _bound(run),
+            "run, but other threads had the cores, or for a moment the GIL; blocked: in a task, "
+            "but asleep (waits for the GIL, locks, I/O); await data: no task, and a fetch or a P2P "
+            "batch under way; idle: the rest." + _bound(run),
         )
     loops = shares[shares["asleep"].notna()]
     # Without gilknocker the column would be empty.
@@ -363,8 +363,12 @@ def _cause(
         for part, seconds in causes_s.head(2).items()
         if seconds > max(0.0, _NEAR * causes_s.iloc[0])
     ]
+    if not named:
+        return ""
     slow, fast, total = backends[slow_id], backends[fast_id], format_seconds(more_s.sum())
-    return f"{slow} takes {total} longer than {fast}: {', '.join(named)}" if named else ""
+    if "idle" not in causes_s and more_s["idle"] > _NEAR * causes_s.iloc[0]:
+        named.append(f"{format_seconds(more_s['idle'])} idle")
+    return f"{slow} takes {total} longer than {fast}: {', '.join(named)}"
 
 
 def _percent(share: float) -> str:

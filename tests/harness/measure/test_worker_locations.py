@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import builders
 import pytest
@@ -51,6 +52,22 @@ def test_the_location_of_this_process():
     assert topology.this_host().allowed == frozenset(CPUS)
     assert location["cpus"].startswith(str(CPUS[0]))
     WorkerPlace(case_id="c", launch=0, worker="0", **location)
+
+
+def test_the_file_system_to_which_a_worker_spills(tmp_path, monkeypatch):
+    def kind(folder):
+        return worker_location(os.getpid(), folder=str(folder))["file_system"]
+
+    assert (kind("/dev/shm"), kind("/proc/self"), kind("")) == ("tmpfs", "proc", "")
+    link = tmp_path / "link"
+    link.symlink_to("/dev/shm")
+    assert kind(link / "missing") == "tmpfs"
+    mounts = [("/", "overlay"), ("/home", "ext4"), ("/home/a", "nfs4"), ("/home", "xfs")]
+    partitions = [SimpleNamespace(mountpoint=path, fstype=name) for path, name in mounts]
+    monkeypatch.setattr("psutil.disk_partitions", lambda **_: partitions)
+    assert [kind(path) for path in ("/home/ab", "/home/a/b", "/tmp")] == ["xfs", "nfs4", "overlay"]
+    monkeypatch.setattr("psutil.disk_partitions", lambda **_: partitions[1:])
+    assert kind("/tmp") == ""
 
 
 def test_a_network_namespace_is_a_host_with_another_id():
