@@ -534,8 +534,8 @@ def _oversubscription(run: Run) -> Iterator[Disturbance]:
             f"{backends}: event loops poll: an idle cluster uses {idle['idle_cores'][worst]:.2g} "
             f"of {n_cores:g} cores",
             f", on which {polling[worst]} processes take turns. Times contain the kernel's time "
-            "slices, which are milliseconds; measure a progress mode that sleeps, as "
-            "ucx:shm+thread-future, or take more cores",
+            "slices, which are milliseconds; measure a progress mode that sleeps "
+            "(thread-future of ucx), or take more cores",
             rule="polling",
         )
     if crowded:

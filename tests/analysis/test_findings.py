@@ -294,6 +294,11 @@ def test_threads_that_sleep_in_tasks_of_a_busy_process_wait_for_the_gil():
     handed_over = changed(busy, "tasks", worker="0", wait_seconds=4.0)
     finding = found(case, [*handed_over, *in_tasks], {"cpu": {"usable_cores": 8}})["gil"]
     assert finding.effect.share == pytest.approx(0.76)
+    # The processes share what the threads had.
+    limited = case_of(n_threads=4, n_workers=1, memory_limit="4GB")
+    own = [dataclasses.replace(each, case_id=limited.id) for each in records]
+    (smaller,) = found(limited, own, {"cpu": {"usable_cores": 8}})["gil"].trials
+    assert smaller["memory_limit"] == "1000000000B"
     # Threads that mostly wait for a core wait for no GIL.
     crowded = changed(busy, "tasks", worker="0", wait_seconds=29.0)
     assert "gil" not in found(case, [*crowded, *in_tasks], {"cpu": {"usable_cores": 8}})
@@ -547,6 +552,8 @@ def test_spilling_takes_what_the_disk_takes():
     finding = found(case, records)["spilling"]
     assert (finding.effect.low, finding.effect.high) == pytest.approx((0.3, 0.6))
     assert finding.trials == ({"memory_limit": "2000000000B"},)
+    full = CORES | {"memory": {"total_bytes": 3 * 10**9}}
+    assert found(case, records, full)["spilling"].trials == ()
     alone = case_of(memory_limit="1GB", n_workers=1)
     records = [*iterations(alone, activities=disk), *launches(spill(alone, 5 * 10**8))]
     effect = found(alone, records)["spilling"].effect
@@ -582,8 +589,8 @@ def test_a_disk_that_shuffles_write_to_blocks_the_loops_of_both_ends():
     ("kinds", "named", "advice"),
     [
         (("ext4", "ext4"), " (ext4)", "take a faster disk"),
-        (("nfs4", "nfs4"), " (nfs4)", "a local disk: nfs4 is remote"),
-        (("tmpfs", "tmpfs"), " (tmpfs)", "a folder on a disk: tmpfs is memory"),
+        (("nfs4", "nfs4"), " (nfs4)", "configuration): nfs4 is remote"),
+        (("tmpfs", "tmpfs"), " (tmpfs)", "configuration): tmpfs is memory"),
         (("ext4", "nfs4"), "", "take a faster disk"),
         ((), "", "take a faster disk"),
     ],
@@ -645,6 +652,15 @@ def test_long_turns_of_a_loop_block_it():
     finding = found(CASE, blocked)["blocked-loop"]
     assert finding.statement.startswith("the event loop of worker 1 is blocked 40% of the time")
     assert finding.effect.high == pytest.approx(0.4)
+    assert finding.remedy.startswith("find the call")
+    scheduler = changed(
+        iterations(CASE), "loop", worker="scheduler", long_turn_seconds=5.0, wait_seconds=1.0
+    )
+    assert found(CASE, scheduler)["blocked-loop"].remedy.startswith("make smaller graphs")
+    # Dask writes to disk in the loop.
+    writes = iterations(CASE, activities=[("p2p", "background-disk disk-write", 2.0)])
+    writes = changed(writes, "loop", long_turn_seconds=5.0, wait_seconds=1.0)
+    assert found(CASE, writes).keys() == {"p2p-disk"}
     # Tasks that run go on.
     blocked = changed(iterations(CASE, tasks=BUSY), "loop", long_turn_seconds=5.0)
     assert "blocked-loop" not in found(CASE, blocked)

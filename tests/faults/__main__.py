@@ -85,28 +85,31 @@ def tables(rows: list[dict[str, Any]]) -> str:
         faulty = proofs[proofs["rule"] != ""]
         known = _predicted(faulty)
         within = known["effect"].between(known["gain_low"], known["gain_high"])
+        gain = (known["gain_low"] + known["gain_high"]) / 2
+        in_range = gain.between(known["effect_low"], known["effect_high"])
         lines.append(
             f"\nOf healthy runs, {rate(~healthy['right'].astype(bool))} had a finding; nothing was "
             f"proved of {_rate(proofs['right'][proofs['rule'] == ''].astype(bool))}. Of the "
             f"faults, {_rate(faulty['right'].astype(bool))} were cured. The predicted "
-            f"effect was within the interval of the measured gain in {_rate(within)}.\n"
+            f"effect was within the interval of the measured gain in {_rate(within)}, and the "
+            f"middle of that interval within the estimate's range in {_rate(in_range)}.\n"
             f"{outcomes.origin(every)}"
         )
     return "\n".join(lines)
 
 
 def summary(rows: list[dict[str, Any]]) -> str:
-    """Return the rates of all rules together, as a sentence of a list's item in Markdown."""
+    """Return the rates of all rules together, as an item of a list in Markdown."""
     table = pd.DataFrame(rows)
     is_proof = table["trial"].str.startswith("prove-")
     unseen = table[~is_proof & table["for_validation"] & ~table["trial"].eq("healthy")]
     healthy = table[table["trial"].eq("healthy") & table["rule"].eq("")]
     cures = table[is_proof & table["rule"].ne("")]
     return (
-        f"  Of {len(unseen)} unseen faults {unseen['right'].sum()} were found; "
-        f"of {len(healthy)} runs whose tasks only sleep {(~healthy['right']).sum()} had a\n"
-        f"  finding; of {len(cures)} faults that a setting removes `prove` cured "
-        f"{cures['right'].sum()}.\n  "
+        f"- **Of {len(unseen)} unseen faults {unseen['right'].sum()} were found**; "
+        f"of {len(healthy)} runs whose tasks only sleep, {(~healthy['right']).sum()} had a\n"
+        f"  finding; of {len(cures)} faults that a setting removes, `prove` cured "
+        f"{cures['right'].sum()}."
     )
 
 

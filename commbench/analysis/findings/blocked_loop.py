@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from commbench.analysis.findings import CaseRecords, Rule, gil
+from commbench.analysis.findings import CaseRecords, Rule, gil, p2p_disk, spilling
 from commbench.model import Finding
 
 
@@ -19,8 +19,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     # With GPU memory, commbench waits for the GPUs in the event loops.
     if case.case.cluster.device == "gpu":
         return
-    # Tasks that keep the GIL are the cause, then.
-    if case.findings(gil.RULE):
+    # Then these are the cause: tasks that keep the GIL, and writing to disk in the loop.
+    if any(map(case.findings, (gil.RULE, spilling.RULE, p2p_disk.RULE))):
         return
     loops = case.measured_rows("threads")
     loops = loops[(loops["role"] == "loop") & (loops["worker"] != "client")]
@@ -40,7 +40,9 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         "of 0.1 s and more: it neither sends nor receives meanwhile",
         evidence="threads: long_turn_seconds of the loops",
         effect=case.effect(np.minimum(worst, unused[0]), np.minimum(mean, unused[1])),
-        remedy="find the call: plugins, async tasks, large objects that are pickled; run it in a "
+        remedy="make smaller graphs, or submit them in parts"
+        if who == "scheduler"
+        else "find the call: plugins, async tasks, large objects that are pickled; run it in a "
         "thread",
         doubt="a thread that keeps the GIL blocks the loop as well",
     )

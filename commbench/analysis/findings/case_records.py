@@ -234,11 +234,12 @@ class CaseRecords:
     @property
     def better_disk(self) -> str:
         """What to do about the disk to which workers spill."""
+        where = "local_directory of the workers, or temporary-directory in their configuration"
         if self.spills_to_memory:
-            return f"set temporary-directory to a folder on a disk: {self.file_system} is memory"
+            return f"take a disk ({where}): {self.file_system} is memory"
         if self.file_system in _REMOTE:
-            return f"set temporary-directory to a local disk: {self.file_system} is remote"
-        return "take a faster disk (temporary-directory)"
+            return f"take a local disk ({where}): {self.file_system} is remote"
+        return f"take a faster disk ({where})"
 
     @cached_property
     def n_cores(self) -> float:

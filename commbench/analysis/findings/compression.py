@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from commbench.analysis.findings import CaseRecords, Rule
+from commbench.analysis.findings import CaseRecords, Rule, spilling
 from commbench.model import Finding
 from commbench.stats.comparison import COMPRESSION
 from commbench.stats.selection import timed
 
 _LABELS = ("compress", "decompress", "background-comms compress")
-"""Those of fetches, and that of P2P shuffles; not those of values that are spilled."""
+"""Those of fetches, also of values that are spilled during one, and that of P2P shuffles."""
 _FAST = 0.05
 """The share of the transfers that are faster than the wire is assumed to be."""
 
@@ -52,7 +52,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         evidence="activities: compress, decompress; coverage: logged against wire bytes",
         effect=case.effect(*estimates),
         remedy="turn it off: distributed.comm.compression: null",
-        doubt="over a slower network the same compression may pay",
+        doubt="over a slower network the same compression may pay"
+        + "; what workers spill is compressed, too" * bool(case.findings(spilling.RULE)),
         trials=({"distributed.comm.compression": "null"},),
     )
 

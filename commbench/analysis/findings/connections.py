@@ -20,7 +20,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         effect=case.effect(np.minimum(connecting, awaited)),
         remedy="use the cluster for longer, so that connections are reused, or make them by a "
         "small exchange between all workers before the part that counts",
-        doubt="a peer that did not answer takes as long as its time-out",
+        doubt="a peer that did not answer takes as long as its time-out; and if a worker has 512 "
+        "connections, it closes all that are idle",
     )
 
 

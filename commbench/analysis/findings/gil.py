@@ -9,6 +9,7 @@ import numpy as np
 
 from commbench.analysis.findings import MIN_EFFECT, CaseRecords, Rule
 from commbench.model import Finding
+from commbench.model.units import parse_bytes
 
 _BUSY = 0.7
 """The time that threads of one process, together, are on a core if the GIL limits them."""
@@ -43,6 +44,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         waits = case.share("blocked_s", "queue_s") if is_free else blocked
         room = 1 - on_cores * n_workers / case.n_cores
         saved = np.minimum(waits, room.clip(lower=0.0))
+    limit = case.case.cluster.memory_limit
+    memory = {"memory_limit": f"{parse_bytes(limit) // n_threads}B"} if limit.endswith("B") else {}
     yield Finding(
         statement=f"the {n_threads} threads of a worker use {on_cores.median():.1f} cores "
         f"together; each sleeps in tasks {blocked.median():.0%} of the time, as for the GIL",
@@ -50,9 +53,11 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         effect=case.effect(saved),
         remedy="use processes instead of threads: "
         f"LocalCluster(n_workers={n_workers * n_threads}, threads_per_worker=1)",
-        doubt="a lock in the tasks or a blocking read looks the same"
-        + "; install gilknocker on the workers to tell" * bool(case.share("gil_s").isna().all()),
-        trials=({"workers": str(n_workers * n_threads), "threads": "1"},),
+        doubt=f"each process has 1/{n_threads} of the memory, and what threads shared is sent; a "
+        "lock in the tasks, a blocking read or a P2P shuffle's wait for the loop looks the same"
+        + "; install gilknocker on the workers to tell"
+        * bool(case.share("gil_s").isna().all()),
+        trials=({"workers": str(n_workers * n_threads), "threads": "1", **memory},),
     )
 
 

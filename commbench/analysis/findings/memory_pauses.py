@@ -31,7 +31,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         "is full",
         evidence="spills: paused_seconds",
         effect=case.effect(np.minimum(mean, unused[0]), np.minimum(most, unused[1])),
-        remedy="give workers more memory, or fewer threads and smaller pieces",
+        remedy="make smaller pieces, or take fewer workers or threads with the same memory in all",
         doubt="memory that the allocator keeps counts, too: see MALLOC_TRIM_THRESHOLD_ in Dask's "
         "documentation",
     )

@@ -24,15 +24,16 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     # Fused tasks have the name of their first part.
     keys = case.tasks["key"].astype("str")
     rechunks = bool(keys.str.contains("rechunk-transfer").any())
-    remedies = []
+    remedies = [] if case.spills_to_memory else [case.better_disk]
     if rechunks:
         remedies.append(
             "if workers have the memory, rechunk there (distributed.p2p.storage.disk: false)"
         )
     if not rechunks or keys.str.contains("shuffle-transfer|hash-join-transfer").any():
-        remedies.append("shuffle frames by tasks (dataframe.shuffle.method: tasks)")
-    if not case.spills_to_memory:
-        remedies.append(case.better_disk)
+        remedies.append(
+            "if workers have the memory, and frames few partitions, shuffle these by tasks "
+            "(dataframe.shuffle.method: tasks)"
+        )
     yield Finding(
         statement=f"P2P shuffles write to disk{name} {written.median():.0%} of the time, in the "
         "event loops of workers, which neither send nor receive meanwhile",

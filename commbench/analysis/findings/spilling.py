@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -19,10 +20,13 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         return
     on_disk = case.activity("disk-write", "disk-read")
     unused = case.share("blocked_s", "data_s", "idle_s")
-    limit = case.case.cluster.memory_limit
-    trials: tuple[dict[str, str], ...] = ()
+    limit, trials = case.case.cluster.memory_limit, list[dict[str, str]]()
     if limit.endswith("B"):
-        trials = ({"memory_limit": f"{2 * parse_bytes(limit)}B"},)
+        more = 2 * parse_bytes(limit)
+        has = (case.run.manifest.environment.get("memory") or {}).get("total_bytes")
+        # Of other hosts the memory is not known.
+        if not has or math.isnan(case.n_cores) or case.n_workers * more <= has:
+            trials = [{"memory_limit": f"{more}B"}]
     # A worker also waits for the disks of those from which it fetches.
     both = case.at_both_ends(on_disk, unused)
     name = f" ({case.file_system})" * bool(case.file_system)
@@ -32,10 +36,10 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         f"{on_disk.median():.0%} of the time",
         evidence="spills: nbytes; activities: disk-write, disk-read",
         effect=case.effect(np.minimum(on_disk, unused), both),
-        remedy="give workers more memory (LocalCluster(memory_limit=…)), persist less at a time, "
-        f"or {case.better_disk}",
+        remedy="take fewer workers with more memory each (LocalCluster(memory_limit=…); all limits "
+        f"have to fit the host), persist less at a time, or {case.better_disk}",
         doubt="data that are no longer needed, but referred to, fill memory, too",
-        trials=trials,
+        trials=tuple(trials),
     )
 
 
