@@ -107,10 +107,10 @@ class Finding:
 
     ``statement`` is a sentence with its number, and ``evidence`` names the records behind it.
     Effects of several findings overlap, and don't add up. ``remedy`` says what to set or to change,
-    and ``doubt`` what else could explain the observation. ``trials`` are the settings with which
-    ``commbench prove`` measures the case again, each by its name: ``backend``, or what ``--vary``
-    takes. ``rule`` is the name of the rule's entry point. A finding that ``is_fine`` says that
-    nothing is wrong.
+    and ``doubt`` what else could explain the observation, or limits the advice. ``trials`` are the
+    settings with which ``commbench prove`` measures the case again, each by its name: ``backend``,
+    or what ``--vary`` takes. ``rule`` is the name of the rule's entry point. A finding that
+    ``is_fine`` says that nothing is wrong.
     """
 
     statement: str

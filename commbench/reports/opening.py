@@ -12,6 +12,7 @@ from itertools import combinations, groupby
 from typing import Any
 
 from commbench.analysis import warnings
+from commbench.analysis.findings import untested
 from commbench.analysis.run import Run
 from commbench.harness.options import MAX_REMEDIES
 from commbench.model import LAYERS, Comparison, Stopping
@@ -323,14 +324,9 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
         yield "settle what is open (up to 1 h)", f"{again} --rigorous"
     wrong = [finding for finding in run.findings if not finding.is_fine]
     can_start = not run.is_user_code and not any(c.cluster.scheduler for c in run.suite.cases)
-    measured = [(f.case_id, t) for f in wrong if f.effect.is_measured for t in f.trials]
-    untested = [
-        (f, t) for f in wrong if run.kinds[f.case_id] == "cluster"
-        for t in f.trials if (f.case_id, t) not in measured
-    ]  # fmt: skip
-    if can_start and untested:
-        case_id = min(untested, key=lambda pair: pair[0].effect.rank)[0].case_id
-        remedies = {(*t.items(),) for f, t in untested if f.case_id == case_id}
+    if can_start and (pairs := untested(run)):
+        case_id = min(pairs, key=lambda pair: pair[0].effect.rank)[0].case_id
+        remedies = {(*t.items(),) for f, t in pairs if f.case_id == case_id}
         n_cases = 1 + min(MAX_REMEDIES, len(remedies))
         seconds = proof_s(run, case_id, n_cases) + 2 * N_CONFIRMING * _launch_s(run, case_id)
         minutes = math.ceil(seconds / 60)

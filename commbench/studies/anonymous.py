@@ -34,7 +34,8 @@ _KEPT_TEXTS = {
     "activity": {
         "thread-cpu", "thread-noncpu", "executor", "run-queue", "offload", "other", "network",
         "serialize", "deserialize", "compress", "decompress", "disk-read", "disk-write",
-        "cancelled", "failed", "contention", "connect",
+        "cancelled", "failed", "contention", "connect", "background-disk disk-write",
+        "background-comms compress", "p2p-comms-limiter",
     },
     "value": {"none", "lz4", "zlib", "snappy", "zstd"},
 }  # fmt: skip

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from commbench.analysis.findings import untested
 from commbench.analysis.run import Run
 from commbench.backends import parse
 from commbench.errors import CommbenchError, UsageError
@@ -41,7 +42,9 @@ class Proof:
 
 
 def plan(run: Run, most: int, backend: str = "") -> Proof:
-    """Return what to measure for a run: the remedies of one case, the largest effect first.
+    """Return what to measure for a run: remedies of one case, the largest effect first.
+
+    Remedies that the run has measured are left out, unless it has measured all.
 
     Parameters
     ----------
@@ -81,6 +84,9 @@ def plan(run: Run, most: int, backend: str = "") -> Proof:
         for settings in finding.trials
         if _is_possible(_original(known[finding.case_id]), settings)
     ]
+    # What the run has measured is measured again only if nothing else is left.
+    unknown = untested(run)
+    usable = [pair for pair in usable if pair in unknown] or usable
     if not usable:
         raise UsageError(
             f"nothing to prove: no finding about {run.path} has a remedy that can be set here; "

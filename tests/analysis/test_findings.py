@@ -152,6 +152,33 @@ def test_a_backend_that_was_found_to_be_faster_is_the_remedy():
     assert fast.remedy.endswith("; or try ucx:shm+thread-future")
 
 
+def test_no_backend_is_a_remedy_for_itself():
+    cases = [
+        dataclasses.replace(case_of("mpi", dask_config={"distributed.p2p.storage.disk": disk}),
+                            varied=("distributed.p2p.storage.disk",))
+        for disk in (True, False)
+    ]  # fmt: skip
+    records = []
+    for case, wall in zip(cases, (10.0, 8.0), strict=True):
+        both = [*fetches(case, 4.0, 10**7, 5), *fetches(case, 4.0, 10**7, 5, dst="1", src="0")]
+        records += [*iterations(case, wall=wall), *both]
+    run = builders.in_memory(cases, records, environment=CORES)
+    assert [each.verdict for each in run.comparisons] == ["faster"]
+    trials = [trial for each in run.findings for trial in each.trials]
+    assert trials == [{"backend": "ucx:shm+thread-future"}] * 2
+
+
+def test_what_the_run_has_measured_is_not_untested():
+    other = case_of("mpi")
+    records = []
+    for case, wall in ((CASE, 10.0), (other, 8.0)):
+        both = [*fetches(case, 4.0, 10**7, 5), *fetches(case, 4.0, 10**7, 5, dst="1", src="0")]
+        records += [*iterations(case, wall=wall), *both]
+    run = builders.in_memory([CASE, other], records, environment=CORES)
+    pairs = [(f.case_id, settings) for f, settings in findings.untested(run)]
+    assert pairs == [(other.id, {"backend": "ucx:shm+thread-future"})]
+
+
 @pytest.mark.parametrize(("device", "hosts"), [("gpu", ("a", "a")), ("cpu", ("a", "b"))])
 def test_settings_for_memory_of_one_host_are_no_remedy_elsewhere(device, hosts):
     case = case_of(device=device)
@@ -514,6 +541,10 @@ def test_bytes_that_are_slow_to_serialize_need_no_faster_backend():
         finding = found(CASE, [*iterations(CASE, activities=coding), *both])["bandwidth"]
         assert bool(finding.trials) is n_trials
         assert ("Python objects" in finding.remedy) is not n_trials
+    # What workers spill is serialized, too.
+    coding += [("memory-monitor", "disk-write", 1.0)]
+    records = [*iterations(CASE, activities=coding), *launches(spill(CASE, 5 * 10**8)), *both]
+    assert found(CASE, records)["bandwidth"].trials
 
 
 def test_the_cores_of_other_hosts_are_not_too_few_for_short_waits():
@@ -552,8 +583,10 @@ def test_spilling_takes_what_the_disk_takes():
     finding = found(case, records)["spilling"]
     assert (finding.effect.low, finding.effect.high) == pytest.approx((0.3, 0.6))
     assert finding.trials == ({"memory_limit": "2000000000B"},)
-    full = CORES | {"memory": {"total_bytes": 3 * 10**9}}
-    assert found(case, records, full)["spilling"].trials == ()
+    for memory in ({"total_bytes": 3e9}, {"total_bytes": 9e9, "cgroup_limit_bytes": 3e9}):
+        assert found(case, records, CORES | {"memory": memory})["spilling"].trials == ()
+    roomy = {"total_bytes": 9e9, "cgroup_limit_bytes": "unlimited"}
+    assert found(case, records, CORES | {"memory": roomy})["spilling"].trials
     alone = case_of(memory_limit="1GB", n_workers=1)
     records = [*iterations(alone, activities=disk), *launches(spill(alone, 5 * 10**8))]
     effect = found(alone, records)["spilling"].effect
@@ -571,13 +604,17 @@ def test_a_disk_that_shuffles_write_to_blocks_the_loops_of_both_ends():
 
     finding = found(CASE, iterations(CASE, activities=written(2.0)))["p2p-disk"]
     assert (finding.effect.low, finding.effect.high) == pytest.approx((0.2, 0.4))
-    # Dask keeps rechunked arrays in memory, but not frames.
-    assert finding.trials == ()
-    assert "dataframe.shuffle.method: tasks" in finding.remedy
-    sent = launches(task(CASE, 0.0, 0.1, key="random_sample-rechunk-transfer-0123"))
-    finding = found(CASE, [*iterations(CASE, activities=written(2.0)), *sent])["p2p-disk"]
-    assert finding.trials == ({"distributed.p2p.storage.disk": "false"},)
-    assert "dataframe.shuffle.method" not in finding.remedy
+    # Dask can keep rechunked arrays in memory, but not frames.
+    in_memory = ({"distributed.p2p.storage.disk": "false"},)
+    assert finding.trials == in_memory
+    for key, trials in (("random-rechunk-transfer-01", in_memory), ("shuffle-transfer-01", ())):
+        records = [
+            *iterations(CASE, activities=written(2.0)),
+            *launches(task(CASE, 0, 0.1, key=key)),
+        ]
+        finding = found(CASE, records)["p2p-disk"]
+        assert finding.trials == trials
+        assert ("dataframe.shuffle.method: tasks" in finding.remedy) == (trials == ())
     # Tasks that run meanwhile take as long without it.
     assert "p2p-disk" not in found(CASE, iterations(CASE, tasks=BUSY, activities=written(2.0)))
     assert "p2p-disk" not in found(CASE, iterations(CASE, activities=written(0.3)))
@@ -657,10 +694,13 @@ def test_long_turns_of_a_loop_block_it():
         iterations(CASE), "loop", worker="scheduler", long_turn_seconds=5.0, wait_seconds=1.0
     )
     assert found(CASE, scheduler)["blocked-loop"].remedy.startswith("make smaller graphs")
-    # Dask writes to disk in the loop.
-    writes = iterations(CASE, activities=[("p2p", "background-disk disk-write", 2.0)])
-    writes = changed(writes, "loop", long_turn_seconds=5.0, wait_seconds=1.0)
-    assert found(CASE, writes).keys() == {"p2p-disk"}
+    # Dask writes to disk in the loop of a worker.
+    disk = [("p2p", "background-disk disk-write", 2.0)]
+    writes = [*iterations(CASE, activities=disk)]
+    long = {"long_turn_seconds": 5.0, "wait_seconds": 1.0}
+    assert found(CASE, changed(writes, "loop", **long)).keys() == {"p2p-disk"}
+    by_rule = found(CASE, changed(writes, "loop", worker="scheduler", **long))
+    assert by_rule.keys() == {"p2p-disk", "blocked-loop"}
     # Tasks that run go on.
     blocked = changed(iterations(CASE, tasks=BUSY), "loop", long_turn_seconds=5.0)
     assert "blocked-loop" not in found(CASE, blocked)

@@ -25,7 +25,7 @@ from commbench.model import registry  # noqa: E402
 
 FILE = ROOT / "results" / "diagnosis" / "outcomes.jsonl"
 TUNING = {
-    "": ("90c32c5", "79c4c1b", "2c6afa2"), "encryption": ("5070a07",), "p2p-disk": ("63199cd",),
+    "": ("90c32c5", "79c4c1b", "2c6afa2"), "encryption": ("5070a07",),
     "compression": ("63199cd",),
 }  # fmt: skip
 """The commits of proofs after which the estimates of rules were changed, of all or of one."""
@@ -108,8 +108,8 @@ def summary(rows: list[dict[str, Any]]) -> str:
     return (
         f"- **Of {len(unseen)} unseen faults {unseen['right'].sum()} were found**; "
         f"of {len(healthy)} runs whose tasks only sleep, {(~healthy['right']).sum()} had a\n"
-        f"  finding; of {len(cures)} faults that a setting removes, `prove` cured "
-        f"{cures['right'].sum()}."
+        f"  finding; in {cures['right'].sum()} of {len(cures)} proofs of faults, "
+        "`prove` found the cure."
     )
 
 

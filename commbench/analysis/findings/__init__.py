@@ -6,6 +6,7 @@ docs/diagnosis.md, which has the rates of its hits and false alarms.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from commbench.model import Case, Finding, registry
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
 
-__all__ = ["MIN_EFFECT", "CaseRecords", "Rule", "find"]
+__all__ = ["MIN_EFFECT", "CaseRecords", "Rule", "find", "untested"]
 
 
 def find(run: Run) -> tuple[list[Finding], list[str]]:
@@ -43,6 +44,20 @@ def find(run: Run) -> tuple[list[Finding], list[str]]:
     kept = (each for each in findings if not (each.is_fine and each.case_id in wrong))
     ranked = sorted(kept, key=lambda each: (order[each.case_id], each.effect.rank))
     return ranked, [*dict.fromkeys(problems)]
+
+
+def untested(run: Run) -> list[tuple[Finding, Mapping[str, str]]]:
+    """Return the remedies of computations that the run has not measured, with their findings."""
+    pairs = [
+        (finding, settings)
+        for finding in run.findings if run.kinds[finding.case_id] == "cluster"
+        for settings in finding.trials
+    ]  # fmt: skip
+    records = {case_id: CaseRecords(run, run.cases[case_id]) for case_id in run.cases}
+    return [
+        (finding, settings) for finding, settings in pairs
+        if {*settings} != {"backend"} or not records[finding.case_id].gain(settings["backend"])
+    ]  # fmt: skip
 
 
 def without_profile(run: Run) -> list[Case]:

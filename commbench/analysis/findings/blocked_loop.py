@@ -19,11 +19,11 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     # With GPU memory, commbench waits for the GPUs in the event loops.
     if case.case.cluster.device == "gpu":
         return
-    # Then these are the cause: tasks that keep the GIL, and writing to disk in the loop.
-    if any(map(case.findings, (gil.RULE, spilling.RULE, p2p_disk.RULE))):
-        return
     loops = case.measured_rows("threads")
     loops = loops[(loops["role"] == "loop") & (loops["worker"] != "client")]
+    # Tasks that keep the GIL, or writing to disk in the loop, are the cause in workers.
+    if any(map(case.findings, (gil.RULE, spilling.RULE, p2p_disk.RULE))):
+        loops = loops[loops["worker"] == "scheduler"]
     blocked_s = (loops["long_turn_seconds"] - loops["wait_seconds"]).clip(lower=0.0)
     shares = blocked_s / loops["seconds"]
     keys = [loops["launch"], loops["iteration"]]

@@ -29,7 +29,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     if libraries > n_threads:
         where += f" with threads of libraries, which use {libraries:.1f} of them"
         remedy = "limit the threads of libraries: POLARS_MAX_THREADS, NUMBA_NUM_THREADS; "
-        remedy += "OMP_NUM_THREADS, if workers have no nanny or their environment sets it"
+        remedy += "OMP_NUM_THREADS, which a nanny sets to 1 unless it is set"
     elif has_spare:
         where += f" and use {used:.0%} of them: other programs may use the rest"
         remedy = "end other programs and measure again, or use more cores"

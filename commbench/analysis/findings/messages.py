@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from commbench.analysis.findings import CaseRecords, Rule, polling
+from commbench.analysis.findings import CaseRecords, Rule, polling, spilling
 from commbench.model import Finding, registry
 from commbench.model.units import format_bandwidth, format_bytes, format_message_size
 
@@ -50,7 +50,8 @@ def find_bandwidth(case: CaseRecords) -> Iterator[Finding]:
     rate = large["nbytes"].sum() / large["seconds"].sum()
     coding = case.activity("serialize", "deserialize", contexts=("gather-dep", "get-data")).median()
     remedy, names = "move less: fewer columns, smaller types, an early filter", list[str]()
-    if coding > awaited.median() / 2:
+    # What a fetch makes a worker spill or read again is serialized, too.
+    if coding > awaited.median() / 2 and not case.findings(spilling.RULE):
         remedy = "move Arrow strings or numbers, not Python objects, which are slow to serialize"
     elif names := _faster(case):
         remedy += f"; or try {' or '.join(names)}"
@@ -85,10 +86,10 @@ def _faster(case: CaseRecords) -> list[str]:
     kinds = {name: kind for name, kind in registry.loadable("backend").items() if kind.is_fast}
     if case.backend and case.backend.plain:
         return []
-    others = {other.plain_backend: c for other, c in case.comparisons}
-    faster = [name for name, c in others.items() if c.slower_id == case.case.id]
-    if measured := [name for name in faster if name.partition(":")[0] in kinds]:
-        return measured
+    others = {other.plain_backend for other, _ in case.comparisons} - {case.case.plain_backend}
+    gains = {name: case.gain(name) for name in sorted(others) if name.partition(":")[0] in kinds}
+    if faster := [name for name, gain in gains.items() if gain and gain.low > 0]:
+        return faster
     is_here = len(set(case.rows(case.run.places)["host_id"])) == 1
     use_best = is_here and case.case.cluster.device == "cpu"
     names = [kind().best if use_best else name for name, kind in kinds.items()]

@@ -21,15 +21,18 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     written = case.activity("background-disk disk-write", contexts=("p2p",))
     unused = case.share("blocked_s", "queue_s", "data_s", "idle_s")
     name = f" ({case.file_system})" * bool(case.file_system)
-    # Fused tasks have the name of their first part.
+    # Fused tasks have the name of their first part, and long keys are cut.
     keys = case.tasks["key"].astype("str")
-    rechunks = bool(keys.str.contains("rechunk-transfer").any())
+    frames, arrays = (
+        bool(keys.str.contains(part).any())
+        for part in ("shuffle-transfer|hash-join-transfer", "rechunk-transfer")
+    )
     remedies = [] if case.spills_to_memory else [case.better_disk]
-    if rechunks:
+    if arrays or not frames:
         remedies.append(
-            "if workers have the memory, rechunk there (distributed.p2p.storage.disk: false)"
+            "if workers have the memory, rechunk arrays there (distributed.p2p.storage.disk: false)"
         )
-    if not rechunks or keys.str.contains("shuffle-transfer|hash-join-transfer").any():
+    if frames or not arrays:
         remedies.append(
             "if workers have the memory, and frames few partitions, shuffle these by tasks "
             "(dataframe.shuffle.method: tasks)"
@@ -41,7 +44,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         effect=case.effect(np.minimum(written, unused), case.at_both_ends(written, unused)),
         remedy="; or ".join(remedies),
         doubt="writes also wait for a core, where these are few; reads are not in these times",
-        trials=(_IN_MEMORY,) * rechunks,
+        trials=(_IN_MEMORY,) if arrays or not frames else (),
     )
 
 

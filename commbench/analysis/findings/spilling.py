@@ -23,9 +23,11 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     limit, trials = case.case.cluster.memory_limit, list[dict[str, str]]()
     if limit.endswith("B"):
         more = 2 * parse_bytes(limit)
-        has = (case.run.manifest.environment.get("memory") or {}).get("total_bytes")
+        memory = case.run.manifest.environment.get("memory") or {}
+        limits = [memory.get(name) for name in ("total_bytes", "cgroup_limit_bytes")]
+        least = min((each for each in limits if isinstance(each, (int, float))), default=math.inf)
         # Of other hosts the memory is not known.
-        if not has or math.isnan(case.n_cores) or case.n_workers * more <= has:
+        if math.isnan(case.n_cores) or case.n_workers * more <= least:
             trials = [{"memory_limit": f"{more}B"}]
     # A worker also waits for the disks of those from which it fetches.
     both = case.at_both_ends(on_disk, unused)
@@ -36,8 +38,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         f"{on_disk.median():.0%} of the time",
         evidence="spills: nbytes; activities: disk-write, disk-read",
         effect=case.effect(np.minimum(on_disk, unused), both),
-        remedy="take fewer workers with more memory each (LocalCluster(memory_limit=…); all limits "
-        f"have to fit the host), persist less at a time, or {case.better_disk}",
+        remedy="give workers more memory (LocalCluster(memory_limit=…), if the host has it), "
+        f"persist less at a time, or {case.better_disk}",
         doubt="data that are no longer needed, but referred to, fill memory, too",
         trials=tuple(trials),
     )
