@@ -19,6 +19,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     Dask writes in the event loop. A message waits for the loops of both ends.
     """
     written = case.activity("background-disk disk-write", contexts=("p2p",))
+    if not written.any():
+        return
     unused = case.share("blocked_s", "queue_s", "data_s", "idle_s")
     name = f" ({case.file_system})" * bool(case.file_system)
     # Fused tasks have the name of their first part, and long keys are cut.
