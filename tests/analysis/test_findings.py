@@ -76,6 +76,19 @@ def fetches(case, seconds, nbytes, n=1, dst="0", src="1", **given):
     ]  # fmt: skip
 
 
+def exchange(case, nbytes=10**7, n=5):
+    """Return fetches both ways between two workers."""
+    return [*fetches(case, 4.0, nbytes, n), *fetches(case, 4.0, nbytes, n, dst="1", src="0")]
+
+
+def awaiting_bytes(cases, *walls):
+    """Return a run of two cases that await large fetches, with these times of an iteration."""
+    records = []
+    for case, wall in zip(cases, walls, strict=True):
+        records += [*iterations(case, wall=wall), *exchange(case)]
+    return builders.in_memory(cases, records, environment=CORES)
+
+
 def test_nothing_is_found_where_threads_compute():
     busy = {"cpu_seconds": 9.5}
     records = [*iterations(CASE, tasks=busy, activities=[("execute", "thread-cpu", 9.5)])]
@@ -124,11 +137,7 @@ def test_nothing_is_fine_about_a_backend_that_is_slower_than_another():
 
 def test_a_backend_that_was_compared_and_is_no_faster_is_no_remedy():
     other = case_of("mpi")
-    records = []
-    for case in (CASE, other):
-        both = [*fetches(case, 4.0, 10**7, 5), *fetches(case, 4.0, 10**7, 5, dst="1", src="0")]
-        records += [*iterations(case), *both]
-    run = builders.in_memory([CASE, other], records, environment=CORES)
+    run = awaiting_bytes([CASE, other], 10.0, 10.0)
     trials = {
         each.case_id: {trial["backend"] for trial in each.trials}
         for each in run.findings
@@ -139,11 +148,7 @@ def test_a_backend_that_was_compared_and_is_no_faster_is_no_remedy():
 
 def test_a_backend_that_was_found_to_be_faster_is_the_remedy():
     other = case_of("mpi")
-    records = []
-    for case, wall in ((CASE, 10.0), (other, 8.0)):
-        both = [*fetches(case, 4.0, 10**7, 5), *fetches(case, 4.0, 10**7, 5, dst="1", src="0")]
-        records += [*iterations(case, wall=wall), *both]
-    run = builders.in_memory([CASE, other], records, environment=CORES)
+    run = awaiting_bytes([CASE, other], 10.0, 8.0)
     slow, fast = (each for each in run.findings if each.rule == "bandwidth")
     # The difference need not come from the bytes.
     assert not slow.effect.is_measured
@@ -158,11 +163,7 @@ def test_no_backend_is_a_remedy_for_itself():
                             varied=("distributed.p2p.storage.disk",))
         for disk in (True, False)
     ]  # fmt: skip
-    records = []
-    for case, wall in zip(cases, (10.0, 8.0), strict=True):
-        both = [*fetches(case, 4.0, 10**7, 5), *fetches(case, 4.0, 10**7, 5, dst="1", src="0")]
-        records += [*iterations(case, wall=wall), *both]
-    run = builders.in_memory(cases, records, environment=CORES)
+    run = awaiting_bytes(cases, 10.0, 8.0)
     assert [each.verdict for each in run.comparisons] == ["faster"]
     trials = [trial for each in run.findings for trial in each.trials]
     assert trials == [{"backend": "ucx:shm+thread-future"}] * 2
@@ -170,11 +171,7 @@ def test_no_backend_is_a_remedy_for_itself():
 
 def test_what_the_run_has_measured_is_not_untested():
     other = case_of("mpi")
-    records = []
-    for case, wall in ((CASE, 10.0), (other, 8.0)):
-        both = [*fetches(case, 4.0, 10**7, 5), *fetches(case, 4.0, 10**7, 5, dst="1", src="0")]
-        records += [*iterations(case, wall=wall), *both]
-    run = builders.in_memory([CASE, other], records, environment=CORES)
+    run = awaiting_bytes([CASE, other], 10.0, 8.0)
     pairs = [(f.case_id, settings) for f, settings in findings.untested(run)]
     assert pairs == [(other.id, {"backend": "ucx:shm+thread-future"})]
 
@@ -182,7 +179,7 @@ def test_what_the_run_has_measured_is_not_untested():
 @pytest.mark.parametrize(("device", "hosts"), [("gpu", ("a", "a")), ("cpu", ("a", "b"))])
 def test_settings_for_memory_of_one_host_are_no_remedy_elsewhere(device, hosts):
     case = case_of(device=device)
-    both = [*fetches(case, 4.0, 10**7, 5), *fetches(case, 4.0, 10**7, 5, dst="1", src="0")]
+    both = exchange(case)
     records = [each for each in iterations(case) if not isinstance(each, model.WorkerPlace)]
     places = [place(case, str(n), host_id=host) for n, host in enumerate(hosts)]
     trials = found(case, [*records, *launches(*places), *both])["bandwidth"].trials
@@ -241,12 +238,8 @@ def test_a_remedy_was_measured_only_where_nothing_else_differs():
 
 
 def test_nobody_is_told_to_give_up_encryption_to_save_bytes():
-    records = []
     slow = case_of("tls")
-    for case, wall in ((slow, 10.0), (CASE, 8.0)):
-        both = [*fetches(case, 4.0, 10**7, 5), *fetches(case, 4.0, 10**7, 5, dst="1", src="0")]
-        records += [*iterations(case, wall=wall), *both]
-    run = builders.in_memory([slow, CASE], records, environment=CORES)
+    run = awaiting_bytes([slow, CASE], 10.0, 8.0)
     (finding,) = (f for f in run.findings if (f.rule, f.case_id) == ("bandwidth", slow.id))
     assert finding.trials == ()
     assert finding.remedy.endswith("an early filter")
@@ -403,10 +396,7 @@ def test_compression_costs_its_time_less_that_of_the_saved_bytes(compress):
 
 @pytest.mark.parametrize(("nbytes", "rule"), [(1000, "small-messages"), (10**7, "bandwidth")])
 def test_waits_for_data_are_of_small_or_of_large_messages(nbytes, rule):
-    both, few = (
-        [*fetches(CASE, 4.0, nbytes, n), *fetches(CASE, 4.0, nbytes, n, dst="1", src="0")]
-        for n in (200, 5)
-    )
+    both, few = (exchange(CASE, nbytes, n) for n in (200, 5))
     by_rule = found(CASE, [*iterations(CASE), *both])
     assert by_rule.keys() & {"small-messages", "bandwidth"} == {rule}
     # A few messages wait for a busy peer.
@@ -535,7 +525,7 @@ def test_threads_of_libraries_that_take_the_cores_are_named():
 
 
 def test_bytes_that_are_slow_to_serialize_need_no_faster_backend():
-    both = [*fetches(CASE, 4.0, 10**7, 5), *fetches(CASE, 4.0, 10**7, 5, dst="1", src="0")]
+    both = exchange(CASE)
     for seconds, n_trials in ((1.0, True), (3.0, False)):
         coding = [("gather-dep", "deserialize", seconds)]
         finding = found(CASE, [*iterations(CASE, activities=coding), *both])["bandwidth"]

@@ -48,14 +48,11 @@ def find(run: Run) -> tuple[list[Finding], list[str]]:
 
 def untested(run: Run) -> list[tuple[Finding, Mapping[str, str]]]:
     """Return the remedies of computations that the run has not measured, with their findings."""
-    pairs = [
+    records = {case_id: CaseRecords(run, case) for case_id, case in run.cases.items()}
+    return [
         (finding, settings)
         for finding in run.findings if run.kinds[finding.case_id] == "cluster"
         for settings in finding.trials
-    ]  # fmt: skip
-    records = {case_id: CaseRecords(run, run.cases[case_id]) for case_id in run.cases}
-    return [
-        (finding, settings) for finding, settings in pairs
         if {*settings} != {"backend"} or not records[finding.case_id].gain(settings["backend"])
     ]  # fmt: skip
 

@@ -227,6 +227,11 @@ class CaseRecords:
         return str(*kinds) if len(kinds) == 1 else ""
 
     @property
+    def disk(self) -> str:
+        """The disk to which workers spill, with its file system if that is known."""
+        return "disk" + f" ({self.file_system})" * bool(self.file_system)
+
+    @property
     def spills_to_memory(self) -> bool:
         """Whether the files to which workers spill are in memory."""
         return self.file_system in ("tmpfs", "ramfs")

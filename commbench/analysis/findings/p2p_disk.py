@@ -22,7 +22,6 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     if not written.any():
         return
     unused = case.share("blocked_s", "queue_s", "data_s", "idle_s")
-    name = f" ({case.file_system})" * bool(case.file_system)
     # Fused tasks have the name of their first part, and long keys are cut.
     keys = case.tasks["key"].astype("str")
     frames, arrays = (
@@ -40,7 +39,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
             "(dataframe.shuffle.method: tasks)"
         )
     yield Finding(
-        statement=f"P2P shuffles write to disk{name} {written.median():.0%} of the time, in the "
+        statement=f"P2P shuffles write to {case.disk} {written.median():.0%} of the time, in the "
         "event loops of workers, which neither send nor receive meanwhile",
         evidence="activities: p2p, background-disk disk-write",
         effect=case.effect(np.minimum(written, unused), case.at_both_ends(written, unused)),

@@ -31,10 +31,9 @@ def find(case: CaseRecords) -> Iterator[Finding]:
             trials = [{"memory_limit": f"{more}B"}]
     # A worker also waits for the disks of those from which it fetches.
     both = case.at_both_ends(on_disk, unused)
-    name = f" ({case.file_system})" * bool(case.file_system)
     yield Finding(
         statement=f"workers write {format_bytes(int(spills['nbytes'].sum() / len(case.wall_s)))} "
-        f"per iteration to disk{name}, as their memory is full; the disk takes "
+        f"per iteration to {case.disk}, as their memory is full; the disk takes "
         f"{on_disk.median():.0%} of the time",
         evidence="spills: nbytes; activities: disk-write, disk-read",
         effect=case.effect(np.minimum(on_disk, unused), both),

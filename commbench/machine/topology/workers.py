@@ -178,10 +178,10 @@ def _file_system(folder: str) -> str:
 
     if not folder:
         return ""
-    inner = [Path(folder).resolve(), *Path(folder).resolve().parents]
+    inner = Path(folder).resolve()
     with suppress(OSError):
         kinds = {Path(m.mountpoint): str(m.fstype) for m in psutil.disk_partitions(all=True)}
-        return next((kinds[path] for path in inner if path in kinds), "")
+        return next((kinds[path] for path in (inner, *inner.parents) if path in kinds), "")
     return ""
 
 
