@@ -199,7 +199,6 @@ def start(suite: Suite, given: dict[str, Any]) -> int:
 def _resume(given: dict[str, Any]) -> int:
     """Run the missing launches of the run ``given["resume"]`` and return the exit status."""
     from commbench.analysis.comparability import environments
-    from commbench.harness import runner
     from commbench.harness.cases import plan, shift
     from commbench.machine import environment
     from commbench.stats.selection import good_launches
@@ -230,7 +229,6 @@ def _resume(given: dict[str, Any]) -> int:
         suite = budget.level_launches(budget.pilot(suite), done)
         manifest = replace(manifest, suite=budget.pilot(manifest.suite))
     store = directory.RunStore.reopen(path, manifest)
-    runner.remove_temporary(path)
     missing = plan(suite, store.manifest.seed + len(data.ends), done=done)
     return _execute(store, shift(missing, data.launches_begun()), given)
 

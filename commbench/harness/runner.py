@@ -36,8 +36,6 @@ _TICK_SECONDS = 0.5
 _MAX_LINE_BYTES = 1 << 20
 _UNDO_SECONDS = 10.0
 """The time in which a launch may cancel jobs and end processes on other hosts."""
-TEMPORARY = "tmp"
-"""The folder of a launch's temporary files in its scratch folder."""
 
 
 def run_plan(plan: Iterable[Launch], run: Path) -> Generator[Record | Phase | None]:
@@ -78,12 +76,6 @@ def scratch_folder(launch: Launch, run: Path) -> Path:
     return run / "logs" / f"{launch.case.id}-{launch.index}"
 
 
-def remove_temporary(run: Path) -> None:
-    """Remove what killed launches of a run have spilled, which can be large."""
-    for folder in run.glob(f"logs/*/{TEMPORARY}"):
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def _stream(launch: Launch, run: Path, scratch: Path) -> Generator[Record | Phase | None]:
     def failure(stage: str, message: str) -> Failure:
         return Failure(case_id=launch.case.id, launch=launch.index, stage=stage, message=message)
@@ -97,7 +89,7 @@ def _stream(launch: Launch, run: Path, scratch: Path) -> Generator[Record | Phas
     # A launch that was killed before its first record has left a scheduler's address.
     shutil.rmtree(scratch, ignore_errors=True)
     try:
-        (scratch / TEMPORARY).mkdir(parents=True)
+        scratch.mkdir(parents=True)
         output = log.open("wb")
     except OSError as error:
         raise UnwritableError(
@@ -162,8 +154,6 @@ def _stream(launch: Launch, run: Path, scratch: Path) -> Generator[Record | Phas
             )
         finally:
             survivors = _end(child, mark)
-            # Spilled and cached data can be large, and don't explain a failure.
-            shutil.rmtree(scratch / TEMPORARY, ignore_errors=True)
         if survivors:
             message = (
                 f"processes survive SIGKILL: {', '.join(map(str, survivors))} (a disk or a driver "
@@ -184,13 +174,7 @@ def environment(launch: Launch, backend: Backend, scratch: Path) -> dict[str, st
     variables = backend.environment(case.cluster.device, scratch)
     launcher: Launcher = registry.load("launcher", case.cluster.launcher)()
     is_pair = issubclass(workloads.load(case.workload), PairWorkload)
-    # Dask's import takes longer than what a command does before its launches.
-    from dask import config as dask_config
-
-    # By default Dask would leave folders in the system's temporary folder.
-    temporary = {"DASK_TEMPORARY_DIRECTORY": str(scratch / TEMPORARY)}
     return {
-        **({} if dask_config.get("temporary-directory") else temporary),
         **({} if is_pair else launcher.environment(case.cluster)),
         **os.environ,
         process.FORWARDED: ",".join([*backend.variables, *variables]),

@@ -31,7 +31,6 @@ from commbench.model import ClusterSpec
 if TYPE_CHECKING:
     from commbench.backends.base import Backend
 
-_TEMPORARY = "DASK_TEMPORARY_DIRECTORY"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _UNKNOWN_SCHEDULER = "tcp://SCHEDULER:PORT"
 _OURS = frozenset({"scheduler", "name", "cores", "protocol", "security", "nanny", "config_name"})
@@ -113,9 +112,6 @@ class JobLauncher(Launcher):
         if not dask.config.get(f"jobqueue.{self.name}.log-directory", None):
             extra = [*(line.format(logs=scratch) for line in self.log_directives), *extra]
         variables = forwarded_env(environ, spec.env, nanny_environment())
-        # Nodes have temporary folders of their site; this one may be on a slow shared disk.
-        if variables.get(_TEMPORARY, "").startswith(str(scratch)):
-            del variables[_TEMPORARY]
         if _VISIBLE not in spec.env:
             # The queue assigns GPUs to a job.
             variables.pop(_VISIBLE, None)

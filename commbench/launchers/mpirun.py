@@ -28,7 +28,6 @@ from commbench.model import ClusterSpec, registry
 if TYPE_CHECKING:
     from commbench.backends.base import Backend
 
-_TEMPORARY = "DASK_TEMPORARY_DIRECTORY"
 _VERSION_SECONDS = 10.0
 
 
@@ -43,10 +42,7 @@ class MpirunCluster(LocalCluster):
         share = 1 / max(crowd.values()) if crowd else equal_share(spec.n_workers)
         # Without an interface Dask uses the address by which a host reaches others.
         interface = spec.launcher_options.get("interface", "" if spec.hosts else "lo")
-        # Other hosts have temporary folders; this one may be on a slow shared disk.
-        ours = os.environ.get(_TEMPORARY, "").startswith(str(self._scratch))
         rank: list[str | Path] = [
-            *(["env", "-u", _TEMPORARY] if spec.hosts and ours else []),
             *CHILD_COMMAND, "-m", "dask_mpi.cli",
             "--scheduler-file", contact, "--protocol", protocol,
             *(["--interface", interface] if interface else []),

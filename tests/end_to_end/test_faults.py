@@ -92,12 +92,12 @@ def error_line(ended):
 
 
 def assert_nothing_left(line, running=None):
-    """Assert that neither a process nor a temporary file is left."""
+    """Assert that no process is left, nor a temporary file but in the folder that Dask purges."""
     assert line.tag.processes() == []
     if running is not None:
         # A process that has lost its environment already may still be on its way out.
         processes.until(lambda: not running.living_groups(), "the launches' groups are empty")
-    assert list(line.temporary.iterdir()) == []
+    assert {path.name for path in line.temporary.iterdir()} <= {"dask-scratch-space"}
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import builders
-import dask
 import processes
 import pytest
 
-from commbench import backends
 from commbench.errors import LaunchError, ResultsError
 from commbench.harness import runner
 from commbench.machine.process import MARK
@@ -208,7 +206,6 @@ def test_only_logs_of_failed_launches_are_kept(faults):
     _, path, cases = faults
     files = {file for file in path.rglob("*") if file.is_file() and file.suffix != ".parquet"}
     assert files == {path / "logs" / f"{cases[name].id}-0" / "launch.log" for name in FAULTS}
-    assert not list(path.rglob("tmp"))
     log = path / "logs" / f"{cases['odd:raise'].id}-0" / "launch.log"
     assert "Traceback" in log.read_text()
 
@@ -262,12 +259,6 @@ def test_a_process_that_survives_ends_the_run(tmp_path, monkeypatch):
         run()
     (failure,) = select(records, Failure)
     assert (failure.stage, select(records, LaunchEnd)) == ("end", [])
-
-
-def test_what_killed_launches_have_spilled_is_removed(tmp_path):
-    (tmp_path / "logs" / "0-1" / "tmp" / "spilled").mkdir(parents=True)
-    runner.remove_temporary(tmp_path)
-    assert [*(tmp_path / "logs").rglob("*")] == [tmp_path / "logs" / "0-1"]
 
 
 def test_failure_ends_with_the_last_lines_of_the_log(tmp_path):
@@ -325,7 +316,6 @@ def test_records_arrive_while_the_launch_goes_on_and_closing_ends_it(tmp_path, t
 
 def test_every_launch_has_its_environment(tmp_path, monkeypatch):
     monkeypatch.setenv("DASK_ARRAY__CHUNK_SIZE", "7MiB")
-    monkeypatch.delenv("DASK_TEMPORARY_DIRECTORY", raising=False)
     plan = launches("odd:environ", count=2, cluster=ClusterSpec(env={"ODD_CASE": "yes"}))
     shown = select(builders.measured(plan, tmp_path), TransportUsed)
     first, second = (
@@ -337,26 +327,9 @@ def test_every_launch_has_its_environment(tmp_path, monkeypatch):
     assert first["ODD_CASE"] == "yes"
     assert first["spill"] == "0.25"
     assert first["chunk"] == "1MiB"
-    assert first["DASK_TEMPORARY_DIRECTORY"].startswith(scratch)
     assert first[MARK]
     assert first[MARK] != second[MARK]
     assert MARK not in os.environ
-
-
-def test_temporary_folder_of_the_user_is_kept(tmp_path, monkeypatch):
-    monkeypatch.setenv("DASK_TEMPORARY_DIRECTORY", "/elsewhere")
-    (launch,) = launches("fake")
-    environ = runner.environment(launch, backends.parse("fake"), tmp_path)
-    assert environ["DASK_TEMPORARY_DIRECTORY"] == "/elsewhere"
-
-
-def test_the_folder_of_dask_s_configuration_is_kept(tmp_path, monkeypatch):
-    monkeypatch.delenv("DASK_TEMPORARY_DIRECTORY", raising=False)
-    (launch,) = launches("fake")
-    with dask.config.set({"temporary-directory": "/elsewhere"}):
-        environ = runner.environment(launch, backends.parse("fake"), tmp_path)
-    # The processes read it, too, those on other hosts from their configuration.
-    assert "DASK_TEMPORARY_DIRECTORY" not in environ
 
 
 def test_logs_that_cannot_be_written_end_the_run(tmp_path):

@@ -113,7 +113,6 @@ def test_a_script_exports_the_variables_of_backend_and_user(queue, tmp_path, mon
     assert environ["UCX_NET_DEVICES"] == "mlx5_0:1 and 'more' $HOME"
     assert environ["OMP_NUM_THREADS"] == "1"
     assert environ["SITE"] == "yes"
-    assert "DASK_TEMPORARY_DIRECTORY" not in environ
 
 
 def test_a_dry_run_writes_no_file_and_submits_nothing(tmp_path, monkeypatch):
