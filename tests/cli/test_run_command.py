@@ -221,7 +221,6 @@ def test_failed_launch_is_status_1_and_does_not_end_the_run(tmp_path):
 
 
 USAGE = {
-    "script": ("", "job.py", "the script job.py does not exist"),
     "cluster of a pair": ("--hosts a", "pingpong", "is for the other workloads, such as"),
     "workload": ("", "merg", "unknown workload or suite 'merg' (did you mean 'merge'?)"),
     "rows": ("--rows 1.5e3.2", "merge", "--rows"),

@@ -1,4 +1,3 @@
-import json
 import re
 import types
 
@@ -6,8 +5,6 @@ import pages
 import pytest
 
 import commbench
-
-NOTEBOOKS = sorted((pages.ROOT / "notebooks").glob("*.ipynb"))
 
 
 def test_the_page_documents_every_public_name():
@@ -26,12 +23,7 @@ def test_every_public_name_is_importable_and_has_a_docstring(name):
     assert not isinstance(public, types.ModuleType) or public.__name__ == f"commbench.{name}"
 
 
-@pytest.mark.parametrize("path", [*pages.PAGES, *NOTEBOOKS], ids=lambda path: path.name)
-def test_pages_and_notebooks_import_public_names_only(path):
-    text = path.read_text()
-    if path.suffix == ".ipynb":
-        cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "code"]
-        code = "\n".join("".join(cell["source"]) for cell in cells)
-    else:
-        code = "\n".join(re.findall(r"```python\n(.*?)```", text, re.DOTALL))
+@pytest.mark.parametrize("path", pages.PAGES, ids=lambda path: path.name)
+def test_pages_import_public_names_only(path):
+    code = "\n".join(re.findall(r"```python\n(.*?)```", path.read_text(), re.DOTALL))
     assert re.findall(r"(?:from|import) commbench\.\S+.*", code) == []

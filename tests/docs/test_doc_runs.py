@@ -5,7 +5,6 @@ as little as it can, and ``pip`` installs into a folder of the test (``shims.py`
 """
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -35,31 +34,6 @@ def test_the_python_blocks_of_a_page_run(page, prepare, folder, tag):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert not tag.launched()
-
-
-def reading_commands():
-    """Return the distinct commands of all pages that measure nothing, each with its page."""
-    commands = {}
-    for block in (block for page in pages.PAGES for block in pages.blocks(page)):
-        if block.language in pages.SHELL and not block.reason and block.page.name != WORKED_EXAMPLE:
-            for words in pages.commands(block.script):
-                if words[0] == "commbench" and not {"run", "ab", "doctor"} & set(words[1:2]):
-                    commands[" ".join(words)] = (words, block.page)
-    return [commands[line] for line in commands if not re.search(r"[*$]", line)]
-
-
-@pytest.mark.parametrize(
-    ("words", "page"),
-    reading_commands(),
-    ids=lambda value: None if isinstance(value, Path) else " ".join(value),
-)
-def test_a_command_that_reads_a_run_succeeds(words, page, folder, prepare):
-    prepare(page)
-    if "--write-reference" in words:
-        (folder / "refs.toml").unlink()
-    result = processes.invoke(*words[1:])
-    assert result.exit_code == 0, result.output
-    assert result.stdout
 
 
 @pytest.fixture

@@ -69,16 +69,3 @@ def test_imports_keep_to_the_layers_of_pyproject():
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     assert "Contracts: 4 kept, 0 broken." in done.stdout
-
-
-@pytest.fixture(scope="module")
-def distributed_cpu_s():
-    """Return the CPU time of importing Dask's scheduler and workers."""
-    command = [sys.executable, "-c", "import distributed"]
-    return min(processes.cpu_seconds(command) for _ in range(3))
-
-
-@pytest.mark.parametrize("argument", ["--help", "list"])
-def test_a_light_command_takes_less_than_half_of_dasks_import(argument, distributed_cpu_s):
-    command = [SCRIPTS / "commbench", argument]
-    assert min(processes.cpu_seconds(command) for _ in range(3)) < distributed_cpu_s / 2

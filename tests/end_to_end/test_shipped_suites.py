@@ -159,11 +159,6 @@ def test_absent_hardware_is_reported_for_each_backend(tmp_path, bare):
     assert error.count("ucx:ib is") == 1
 
 
-def test_cases_that_can_be_measured_are_counted(tmp_path, bare):
-    error = usage_error(run("rapids_blog.message_1GB", tmp_path / "results"))
-    assert "To go on with 3 of 5 cases, over tcp, ucx:tcp, ucx:shm: --skip-unavailable" in error
-
-
 def test_unavailable_backend_is_skipped_once_for_all_cases(tmp_path, bare, simulated):
     arguments = ("--backends", "fake,ucx:ib", "--scale", 0.001, "--skip-unavailable")
     result = run("mpi4dask.merge_ri2", tmp_path, *arguments)

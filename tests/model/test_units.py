@@ -40,7 +40,6 @@ def test_durations_are_the_nearest_float(text, seconds):
      "1 e3", "1 2", "1 parsec", "9" * 5000, "1\n2", "MB"],
 )  # fmt: skip
 def test_invalid_quantities_are_refused_with_the_known_units(parse, text):
-    assert callable(parse)
     with pytest.raises(UsageError, match=re.escape(repr(text)) + r".*for example.*units: .*\w"):
         parse(text)
 
