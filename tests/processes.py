@@ -89,6 +89,15 @@ def draw_only(patch: pytest.MonkeyPatch, *figures: str) -> None:
     patch.setenv("COMMBENCH_TEST_FIGURES", ",".join(figures))
 
 
+def cpu_seconds(command: Sequence[str | Path]) -> float:
+    """Return the CPU time that a command takes with all its children, user and system."""
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as child:
+        _, status, usage = os.wait4(child.pid, 0)
+        child.returncode = os.waitstatus_to_exitcode(status)
+    assert child.returncode == 0
+    return usage.ru_utime + usage.ru_stime
+
+
 @dataclass(frozen=True)
 class Process:
     """A living process."""
