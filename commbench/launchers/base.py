@@ -122,12 +122,6 @@ def memory_limit(spec: ClusterSpec, default: int | float) -> int | float:
     return parse_memory(spec.memory_limit, "a memory limit", "--memory-limit")
 
 
-def _supporters(field: str) -> list[str]:
-    """Return the names of the launchers that support a field of the spec."""
-    launchers = registry.loadable("launcher").items()
-    return [name for name, launcher in launchers if field in launcher.supports]
-
-
 class Launcher(ABC):
     """A way to start a cluster, or to connect to a running one."""
 
@@ -171,9 +165,11 @@ class Launcher(ABC):
             )
         for field in ("hosts", "scheduler", "launcher_options", "placement", "memory_limit"):
             if getattr(spec, field) and field not in self.supports:
+                others = registry.loadable("launcher").items()
+                able = [name for name, launcher in others if field in launcher.supports]
                 raise UsageError(
                     f"the launcher {self.name} takes no {spec.settings()[field].option}; add "
-                    f"--launcher {' or '.join(_supporters(field))}"
+                    f"--launcher {' or '.join(able)}"
                 )
         if problem := self.unavailable():
             raise problem

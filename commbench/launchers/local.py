@@ -50,9 +50,6 @@ _END_SECONDS = 2.5
 class LocalCluster(RunningCluster):
     """A running scheduler and its workers."""
 
-    _n_shared = 0
-    """The number of processes that workers share, if they do."""
-
     def __init__(
         self, spec: ClusterSpec, protocol: str, scratch: Path, preload: Sequence[str] = (),
         *, forks: bool = False,
@@ -77,15 +74,17 @@ class LocalCluster(RunningCluster):
                 importlib.import_module(module)
         self._start_scheduler(contact, protocol, "--host", "127.0.0.1", *preload_options(preload))
         n_processes = int(spec.launcher_options.get(_PROCESSES, spec.n_workers))
+        n_processes = min(n_processes, spec.n_workers)
         # Each worker compares its limit with the memory of its process.
-        limit = memory_limit(spec, equal_share(min(n_processes, spec.n_workers)))
+        limit = memory_limit(spec, equal_share(n_processes))
         if _PROCESSES in spec.launcher_options:
-            self._n_shared = min(n_processes, spec.n_workers)
             self.shares_processes = True
-            self._start_shared(contact, spec, protocol, preload, limit)
+            self._start_shared(contact, spec, protocol, preload, limit, n_processes)
         else:
             self._start_workers(contact, spec, protocol, preload, limit)
-        self._connect(contact, spec, preload)
+        self._connect_to_scheduler(contact, preload)
+        workers = members.wait_for(self.client, spec, self._deadline)
+        self.names = {address: str(info["name"]) for address, info in workers.items()}
         self.pids = (os.getpid(), *(process.pid for process in self._processes))
 
     def _start_workers(
@@ -106,7 +105,7 @@ class LocalCluster(RunningCluster):
 
     def _start_shared(
         self, contact: Path, spec: ClusterSpec, protocol: str, preload: Sequence[str],
-        limit: float,
+        limit: float, n_processes: int,
     ) -> None:  # fmt: skip
         """Start several workers in each process, which ``dask spec`` does."""
         options = {
@@ -114,10 +113,10 @@ class LocalCluster(RunningCluster):
             "dashboard": False, "nthreads": spec.threads_per_worker, "memory_limit": limit,
             "preload": [*worker_preloads(spec, preload)],
         }  # fmt: skip
-        for first in range(self._n_shared):
+        for first in range(n_processes):
             workers = {
                 str(index): {"cls": "distributed.Worker", "opts": options | {"name": str(index)}}
-                for index in range(first, spec.n_workers, self._n_shared)
+                for index in range(first, spec.n_workers, n_processes)
             }
             self._start_dask(f"spec {first}", "--spec", json.dumps(workers))
 
@@ -134,11 +133,6 @@ class LocalCluster(RunningCluster):
             return
         log = self._log(name)
         self._add(name, child.ForkedModule(name, arguments, environ, log), log)
-
-    def _connect(self, contact: Path, spec: ClusterSpec, preload: Sequence[str]) -> None:
-        self._connect_to_scheduler(contact, preload)
-        workers = members.wait_for(self.client, spec, self._deadline)
-        self.names = {address: str(info["name"]) for address, info in workers.items()}
 
     def _connect_to_scheduler(self, contact: Path, preload: Sequence[str]) -> None:
         from distributed import Client

@@ -248,10 +248,6 @@ def read_manifest(path: Path) -> Manifest:
     converter.register_structure_hook(
         ClusterSpec, lambda fields, kind: structure({**_BEFORE, **fields}, kind)
     )
-    stopping = content.get("stopping")
-    if isinstance(stopping, dict) and "rel_ci" in stopping:
-        # The limits of older runs, on launches and intervals, have no successors.
-        content["stopping"] = None
     try:
         return converter.structure(content, Manifest)
     except cattrs.BaseValidationError as error:

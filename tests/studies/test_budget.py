@@ -1,4 +1,3 @@
-import json
 import random
 from collections import Counter
 from dataclasses import replace
@@ -140,14 +139,6 @@ def test_a_resumed_run_first_completes_its_interrupted_block(run, tmp_path):
     assert result.exit_code == 0, result.output
     assert len(set(Counter(end["case_id"] for end in ends(path)).values())) == 1
     assert load(path).ended_by == "time"
-
-
-def test_a_run_with_the_limits_of_older_versions_is_read(run):
-    _, path = run("--budget", 1)
-    manifest = json.loads((path / "run.json").read_text())
-    manifest["stopping"] = {"rel_ci": 0.02, "time_budget_s": 60.0, "max_launches": 9}
-    (path / "run.json").write_text(json.dumps(manifest))
-    assert load(path).manifest.stopping is None
 
 
 @pytest.mark.parametrize(
