@@ -199,7 +199,7 @@ def start(suite: Suite, given: dict[str, Any]) -> int:
 def _resume(given: dict[str, Any]) -> int:
     """Run the missing launches of the run ``given["resume"]`` and return the exit status."""
     from commbench.analysis.comparability import environments
-    from commbench.harness.cases import plan, shift
+    from commbench.harness.cases import plan
     from commbench.machine import environment
     from commbench.stats.selection import good_launches
     from commbench.store import directory
@@ -229,8 +229,8 @@ def _resume(given: dict[str, Any]) -> int:
         suite = budget.level_launches(budget.pilot(suite), done)
         manifest = replace(manifest, suite=budget.pilot(manifest.suite))
     store = directory.RunStore.reopen(path, manifest)
-    missing = plan(suite, store.manifest.seed + len(data.ends), done=done)
-    return _execute(store, shift(missing, data.launches_begun()), given)
+    seed, begun = store.manifest.seed + len(data.ends), data.launches_begun()
+    return _execute(store, plan(suite, seed, done=done, begun=begun), given)
 
 
 def _execute(store: RunStore, launches: Sequence[Launch], given: dict[str, Any]) -> int:

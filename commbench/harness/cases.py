@@ -6,7 +6,7 @@ import math
 import os
 import random
 from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import asdict, fields, is_dataclass
 from functools import cache
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
@@ -297,11 +297,15 @@ def _hint(key: str, known: Collection[str]) -> str:
     return f". It is a parameter of {', '.join(names)}: params = {{ {key} = … }}"
 
 
-def plan(suite: Suite, seed: int, *, done: Mapping[str, int] | None = None) -> list[Launch]:
+def plan(
+    suite: Suite, seed: int, *, done: Mapping[str, int] | None = None,
+    begun: Mapping[str, int] | None = None,
+) -> list[Launch]:  # fmt: skip
     """Return the launches of `suite` in randomised complete blocks.
 
     Every block runs each case once, in random order, so that a drift of the machine affects all
-    cases alike. `done` has the number of launches to leave out, by case id.
+    cases alike. `done` has the number of launches to leave out, by case id, and `begun` the first
+    free index of each case.
 
     Examples
     --------
@@ -312,25 +316,19 @@ def plan(suite: Suite, seed: int, *, done: Mapping[str, int] | None = None) -> l
     [(0, 0), (0, 0), (1, 1), (1, 1)]
     """
     order = random.Random(seed)
+    begun = begun or {}
+    n_blocks = max(begun.values(), default=0)
     remaining = {case.id: case.launches - (done or {}).get(case.id, 0) for case in suite.cases}
     launches: list[Launch] = []
     for block in range(max(0, *remaining.values(), 0)):
         cases = [case for case in suite.cases if block < remaining[case.id]]
         order.shuffle(cases)
-        launches += [
-            Launch(case=case, index=block, block=block, position=position)
-            for position, case in enumerate(cases)
-        ]
+        for position, case in enumerate(cases):
+            index = block + begun.get(case.id, 0)
+            launches.append(
+                Launch(case=case, index=index, block=block + n_blocks, position=position)
+            )
     return launches
-
-
-def shift(launches: Iterable[Launch], used: Mapping[str, int]) -> list[Launch]:
-    """Return `launches` with indices from ``used[case id]`` on, for a resumed run."""
-    n_blocks = max(used.values(), default=0)
-    return [
-        replace(one, index=one.index + used.get(one.case.id, 0), block=one.block + n_blocks)
-        for one in launches
-    ]
 
 
 def unmet(case: Case) -> Unavailability | None:

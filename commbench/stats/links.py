@@ -79,20 +79,18 @@ def _workers(run: Run) -> tuple[pd.DataFrame, list[WorkerPlace]]:
     """
     addresses = run.addresses.assign(
         address_host=[_host(address) for address in run.addresses["address"]],
-        process=[_process(address) for address in run.addresses["address"]],
-    )[[*_WORKER, "address_host", "process"]].astype({"address_host": "str", "process": "str"})
+    )[[*_WORKER, "address_host"]].astype({"address_host": "str"})
     places = run.places[_FIELDS]
     places = places.assign(kind=places.groupby(_KIND, sort=False).ngroup())
     first = places.drop_duplicates("kind")
     kinds = [WorkerPlace(**row) for row in first[_FIELDS].to_dict(orient="records")]
 
     workers = addresses.merge(places, on=_WORKER, how="outer")
-    texts = workers[["address_host", "process", "host", "host_id"]].fillna("").astype("str")
+    texts = workers[["address_host", "host", "host_id"]].fillna("").astype("str")
     names = list(zip(texts["host"], texts["address_host"], strict=True))
     racks = {name: find_rack(name, run.manifest.racks) for name in names}
     return workers[_WORKER].assign(
         address_host=texts["address_host"],
-        process=texts["process"],
         host_id=texts["host_id"],
         pid=workers["pid"].fillna(-1).astype("int64"),
         kind=workers["kind"].fillna(-1).astype("int64"),
@@ -127,17 +125,15 @@ def _classes_between(members: pd.DataFrame, within_host: Any, links: list[str]) 
         codes, _ = pd.factorize(members[name])
         return codes[:, None] == codes
 
-    known = {name: (members[name] != "").to_numpy() for name in ("process", "rack")}
     kind = members["kind"].to_numpy()
     known_kinds = (kind >= 0)[:, None] & (kind >= 0)
     near = np.where(known_kinds, same("host_id"), same("address_host"))
-    inside = np.where(known_kinds, same("pid"), same("process") & known["process"])
-    rack = same("rack") & known["rack"]
+    rack = same("rack") & (members["rack"] != "").to_numpy()
     classes = np.where(rack, np.int16(links.index("same rack")), np.int16(links.index("network")))
     classes[near] = links.index("same host")
     if within_host.size:
         classes = np.where(near & known_kinds, within_host[kind[:, None], kind], classes)
-    classes[near & inside] = links.index("same process")
+    classes[near & known_kinds & same("pid")] = links.index("same process")
     return classes
 
 
@@ -146,15 +142,3 @@ def _host(address: str) -> str:
         return urlsplit(address).hostname or address
     except ValueError:
         return address
-
-
-def _process(address: str) -> str:
-    """Return the process of an ``inproc://host/pid/number`` address, else an empty string.
-
-    Examples
-    --------
-    >>> _process("inproc://10.0.0.1/4711/1"), _process("tcp://10.0.0.1:8786")
-    ('10.0.0.1/4711', '')
-    """
-    scheme, _, path = address.partition("://")
-    return path.rpartition("/")[0] if scheme == "inproc" else ""

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from commbench import stats, workloads
 from commbench.analysis.run import Run
-from commbench.harness.cases import plan, shift
+from commbench.harness.cases import plan
 from commbench.model import Launch, Manifest, Suite
 from commbench.model.units import format_seconds
 from commbench.workloads.base import ClusterWorkload
@@ -67,8 +67,8 @@ def extend(
             if due == stats.N_LOOKS or data.ended_by:
                 return
         iterations = stats.next_block(data).iterations
-        block = plan(suite, manifest.seed + len(data.ends), done=last_launches)
-        for launch in shift(block, data.launches_begun()):
+        seed, begun = manifest.seed + len(data.ends), data.launches_begun()
+        for launch in plan(suite, seed, done=last_launches, begun=begun):
             kind = workloads.load(launch.case.workload)
             if iterations is None or not issubclass(kind, ClusterWorkload):
                 yield launch

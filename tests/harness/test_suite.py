@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from commbench.analysis import comparability
 from commbench.errors import UsageError
 from commbench.harness import suite
-from commbench.harness.cases import cases_for, make_suite, plan, shift, structure
+from commbench.harness.cases import cases_for, make_suite, plan, structure
 from commbench.harness.suite import read_suite
 from commbench.model import ClusterSpec
 from commbench.stats.selection import describe_settings
@@ -218,12 +218,12 @@ def test_launches_that_are_done_are_not_planned(suite, data):
         assert counts[case.id] == max(0, case.launches - done[case.id])
 
 
-def test_shifted_launches_have_new_numbers():
+def test_launches_of_a_resumed_run_have_new_numbers():
     one, two = (builders.case(name, launches=2) for name in ("tcp", "ucx"))
-    missing = plan(make_suite("s", [one, two]), 0, done={one.id: 1})
-    shifted = shift(missing, {one.id: 5})
-    assert sorted(launch.index for launch in shifted if launch.case.id == one.id) == [5]
-    assert sorted(launch.index for launch in shifted if launch.case.id == two.id) == [0, 1]
+    plans = plan(make_suite("s", [one, two]), 0, done={one.id: 1}, begun={one.id: 5})
+    assert sorted(launch.index for launch in plans if launch.case.id == one.id) == [5]
+    assert sorted(launch.index for launch in plans if launch.case.id == two.id) == [0, 1]
+    assert [launch.block for launch in plans] == [5, 5, 6]
 
 
 keys = st.sampled_from([*suite.CaseEntry.__dataclass_fields__, "case", "name", "x"])

@@ -129,8 +129,6 @@ def test_process_ids_of_launches_do_not_change_the_class(classes):
         ("ucx://[fe80::1]:40000", "ucx://[fe80::2]:40000", "network"),
         ("mpi://127.0.0.1:40000", "mpi://127.0.0.1:40001", "same host"),
         ("tls://node-1:40000", "tls://node-2:40000", "network"),
-        ("inproc://10.0.0.1/4711/1", "inproc://10.0.0.1/4711/2", "same process"),
-        ("inproc://10.0.0.1/4711/1", "inproc://10.0.0.1/4712/1", "same host"),
         ("tcp://[broken", "tcp://10.0.0.1:40001", "network"),
     ],
 )
