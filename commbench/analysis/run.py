@@ -166,7 +166,9 @@ class Run:
 
     # Each is what the function of this name in `stats` returns.
     case_labels = cached_property(lambda run: stats.case_labels(run))
+    timed = cached_property(lambda run: stats.timed(run))
     measured = cached_property(lambda run: stats.measured(run))
+    moved_bytes = cached_property(lambda run: stats.moved_bytes(run))
     launch_medians = cached_property(lambda run: stats.launch_medians(run))
     summaries = cached_property(lambda run: stats.summaries(run))
     costs = cached_property(lambda run: stats.costs(run))
@@ -176,6 +178,7 @@ class Run:
     coverage = cached_property(lambda run: stats.coverage(run))
     shuffles = cached_property(lambda run: stats.shuffles(run))
     slow_pairs = cached_property(lambda run: stats.slow_pairs(run))
+    published_comparisons = cached_property(lambda run: stats.published_comparisons(run))
     slow_latencies = cached_property(lambda run: stats.slow_latencies(run))
     worker_profiles = cached_property(lambda run: stats.worker_profiles(run))
     ended_by = cached_property(lambda run: stats.ended_by(run))

@@ -13,7 +13,6 @@ from typing import Any
 
 import pandas as pd
 
-from commbench import stats
 from commbench.analysis.run import Run
 from commbench.model import FETCHES, LAYERS
 from commbench.reports.opening import verdicts
@@ -67,7 +66,7 @@ def render(run: Run) -> str:
                 "value": comparison.value and vars(comparison.value),
                 "comparable": comparison.comparable,
             }
-            for comparison in stats.published_comparisons(run)
+            for comparison in run.published_comparisons
         ],
         "transports": run.pair_transports,
         "places": run.worker_places,

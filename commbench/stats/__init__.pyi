@@ -5,7 +5,7 @@ from .efficiency import scaling
 from .inference import CONFIDENCE, MIN_LAUNCHES, median_interval
 from .layers import LATENCY_MODES, additions, load_bandwidths, pingpong_mode, shown_sizes
 from .link_model import link_models
-from .pairs import coverage, link_bandwidths, pair_bandwidths, shuffles
+from .pairs import coverage, link_bandwidths, moved_bytes, pair_bandwidths, shuffles
 from .published import (
     PublishedComparison,
     machine,
@@ -20,6 +20,7 @@ from .selection import (
     in_iteration_of,
     measured,
     outer_regions,
+    timed,
     typical_sample,
 )
 from .sequential import N_LOOKS, ended_by, imprecise, limit_s, look, next_block, undecided
@@ -30,12 +31,12 @@ from .worker_profile import profile_shares, worker_profiles, worker_times
 
 __all__ = [
     "CONFIDENCE", "LATENCY_MODES", "MIN_EFFECT", "MIN_LAUNCHES", "MIN_SESSIONS", "N_LOOKS",
-    "PublishedComparison", "additions", "between", "case_labels", "comparisons", "costs",
-    "counted", "coverage", "drifts", "ended_by", "idle_cores", "imprecise", "in_iteration_of",
+    "PublishedComparison", "additions", "between", "case_labels", "comparisons", "costs", "counted",
+    "coverage", "drifts", "ended_by", "idle_cores", "imprecise", "in_iteration_of",
     "launch_medians", "least_launches", "limit_s", "link_bandwidths", "link_models",
     "load_bandwidths", "look", "machine", "measured", "measured_quantities", "median_interval",
-    "next_block", "outer_regions", "pair_bandwidths", "pingpong_mode", "profile_shares",
-    "published_comparisons", "ratios", "reproduced", "scaling", "shown_sizes", "shuffles",
-    "slow_latencies", "slow_pairs", "spreads", "summaries", "typical_sample", "undecided",
-    "worker_profiles", "worker_times",
+    "moved_bytes", "next_block", "outer_regions", "pair_bandwidths", "pingpong_mode",
+    "profile_shares", "published_comparisons", "ratios", "reproduced", "scaling", "shown_sizes",
+    "shuffles", "slow_latencies", "slow_pairs", "spreads", "summaries", "timed", "typical_sample",
+    "undecided", "worker_profiles", "worker_times",
 ]  # fmt: skip

@@ -34,7 +34,6 @@ from commbench.errors import UsageError
 from commbench.model import Case, Comparison
 from commbench.stats import inference
 from commbench.stats.inference import CONFIDENCE, MIN_LAUNCHES
-from commbench.stats.pairs import moved_bytes
 from commbench.stats.selection import GROUP, good_launches
 from commbench.stats.sequential import significance
 
@@ -77,7 +76,7 @@ def sides(run: Run) -> list[Side]:
     """Return every case, layer and size with a successful launch, in the suite's order."""
     ends = run.ends.drop_duplicates(["case_id", "launch"], keep="last")
     numbers = ends.set_index(["case_id", "launch"])["block"].to_dict()
-    moved = moved_bytes(run)
+    moved = run.moved_bytes
     table = run.launch_medians
     table = table[table["case_id"].isin(list(good_launches(run)))]
     every = []

@@ -14,7 +14,7 @@ from commbench.stats import grouping
 from commbench.stats.grouping import Array
 from commbench.stats.inference import median_interval
 from commbench.stats.links import link_classes
-from commbench.stats.selection import counted, counts, good_launches, in_suite_order, timed
+from commbench.stats.selection import counted, counts, good_launches, in_suite_order
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
@@ -193,7 +193,7 @@ def moved_bytes(run: Run) -> pd.Series[float]:
 
     Only iterations with a sample that counts. Cases without a cluster of workers are not included.
     """
-    iteration, samples = ["case_id", "launch", "iteration"], timed(run)
+    iteration, samples = ["case_id", "launch", "iteration"], run.timed
     samples = samples[samples["layer"] == "workload"]
     between = run.wire[(run.wire["src"] != run.wire["dst"]) & (run.wire["dst"] != "")]
     between = between.merge(samples[iteration].drop_duplicates(), on=iteration)

@@ -55,7 +55,7 @@ def counts(table: pd.DataFrame, run: Run) -> pd.Series[bool]:
 
 def measured(run: Run) -> pd.DataFrame:
     """Return the samples of ``timed`` without those detected as warm-up, which user code hasn't."""
-    samples = timed(run)
+    samples = run.timed
     return samples if run.is_user_code else samples[~_warmup_mask(samples)]
 
 
@@ -96,7 +96,8 @@ def typical_sample(run: Run, case: Case) -> pd.Series[Any] | None:
     samples = samples[(samples["case_id"] == case.id) & (samples["layer"] == "workload")]
     keys = ["case_id", "launch", "iteration"]
     logged = run.transfers if run.tasks.empty else run.tasks
-    samples = samples.merge(logged[keys].drop_duplicates(), on=keys)
+    logged = logged.loc[logged["case_id"] == case.id, keys]
+    samples = samples.merge(logged.drop_duplicates(), on=keys)
     if samples.empty:
         return None
     medians = run.summaries.drop_duplicates("case_id").set_index("case_id")["median_s"]
@@ -192,8 +193,7 @@ def case_labels(run: Run) -> dict[str, str]:
 def describe_settings(case: Case) -> str:
     """Describe a case in one line, without its workload, backend, layers and sizes.
 
-    ``commbench compare`` matches cases of two runs by this text. ``case_labels`` is shorter, but
-    only distinguishes the cases of one run.
+    ``case_labels`` is shorter, but only distinguishes the cases of one run.
 
     Examples
     --------

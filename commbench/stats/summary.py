@@ -15,8 +15,7 @@ import numpy as np
 import pandas as pd
 
 from commbench.stats.inference import median_interval
-from commbench.stats.pairs import moved_bytes
-from commbench.stats.selection import GROUP, good_launches, in_suite_order, outer_regions, timed
+from commbench.stats.selection import GROUP, good_launches, in_suite_order, outer_regions
 from commbench.stats.stability import modes
 
 if TYPE_CHECKING:
@@ -71,7 +70,7 @@ def summaries(run: Run) -> pd.DataFrame:
         warm-up, and nan unless a sample is expected beyond them (p99: 100 samples). ``cpu_s`` is
         nan if it was not measured, ``throughput_Bps`` (payload / median) without bytes or time.
     """
-    good, n_timed = good_launches(run), timed(run).groupby(GROUP).size()
+    good, n_timed = good_launches(run), run.timed.groupby(GROUP).size()
     medians = dict(iter(run.launch_medians.groupby(GROUP)["median_s"]))
     rows = [
         _summarize(key, group, medians[key], len(good.get(key[0], ())), int(n_timed[key]))
@@ -131,7 +130,7 @@ def costs(run: Run) -> pd.DataFrame:
     summaries = run.summaries
     idle = idle_cores(run).set_index("case_id")["idle_cores"]
     on_cluster = summaries["layer"] == "workload"
-    on_wire = summaries["case_id"].map(moved_bytes(run))
+    on_wire = summaries["case_id"].map(run.moved_bytes)
     moved = (summaries["payload_bytes"] * 1.0).where(~on_cluster, on_wire)
     # The bytes of regions with others in them are not all of those that the CPU time was for.
     outer = summaries["case_id"].isin(outer_regions(run)["case_id"])

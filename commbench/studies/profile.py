@@ -716,7 +716,10 @@ class _Observer:
                     seconds=seconds,
                 )
             )  # fmt: skip
-        backend = _backend(cases[0].backend)
+        backend: Backend | None = None
+        # Its protocol may have no backend, which would know its transports.
+        with suppress(UnknownNameError):
+            backend = backends.parse(cases[0].backend)
         if backend is not None and not self._cluster.shares_processes:
             for launch in launches:
                 for record in traffic.links(launch, backend, self._cluster):
@@ -770,11 +773,3 @@ def _validate_versions(client: Any) -> None:
             "reports may be incomplete; install the same versions to be sure",
             stacklevel=2,
         )
-
-
-def _backend(protocol: str) -> Backend | None:
-    """Return the backend that knows the transports of a protocol, if there is one."""
-    try:
-        return backends.parse(protocol)
-    except UnknownNameError:
-        return None

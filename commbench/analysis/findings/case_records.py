@@ -86,12 +86,11 @@ class CaseRecords:
     @cached_property
     def comparisons(self) -> list[tuple[Case, Comparison]]:
         """The cases with the same task that were compared with this one, by equal work."""
-        run, labels = self.run, self.run.case_labels
-        ends = [({c.baseline_id, c.candidate_id}, c) for c in run.comparisons]
+        ends = [({c.baseline_id, c.candidate_id}, c) for c in self.run.comparisons]
         return [
-            (run.cases[other], c)
+            (self.run.cases[other], c)
             for pair, c in ends if self.case.id in pair and c.layer == "workload"
-            for other in pair - {self.case.id} if labels[other] == labels[self.case.id]
+            for other in pair - {self.case.id}
             if c.n_launches >= MIN_LAUNCHES and c.verdict != "unequal"
         ]  # fmt: skip
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from commbench.analysis.findings import CaseRecords, Rule, spilling
 from commbench.model import Finding
 from commbench.stats.comparison import COMPRESSION
-from commbench.stats.selection import timed
 
 _LABELS = ("compress", "decompress", "background-comms compress")
 """Those of fetches, also of values that are spilled during one, and that of P2P shuffles."""
@@ -32,7 +31,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     row = coverage.iloc[0]
     saved_bytes = max(0.0, row.logged_bytes - row.wire_bytes)
     # Coverage has the iterations that are warm-up, too.
-    n_workers, n_windows = case.n_workers, max(1, len(case.rows(timed(case.run))))
+    n_workers, n_windows = case.n_workers, max(1, len(case.rows(case.run.timed)))
     coding_s = float((spent * case.wall_s).sum()) * n_workers
     fetched, total_bytes = case.transfers, case.transfers["nbytes"].sum()
     on_wire_s = fetched["seconds"] - coding_s * fetched["nbytes"] / max(1, total_bytes)

@@ -42,7 +42,7 @@ def plot(run: Run) -> Figure | None:
     table = stats.measured_quantities(run, {v.quantity for v in figure.values})
     if table.empty:
         return None
-    comparisons = stats.published_comparisons(run)
+    comparisons = run.published_comparisons
     absolute: dict[str, list[PublishedComparison]] = {}
     for comparison in comparisons:
         if comparison.unit != "ratio":
@@ -188,7 +188,7 @@ def _draw_ratio_panels(
     unit, logarithmic = published.UNITS[first.quantity], first.quantity == "latency"
     factor, word = (1.0, unit) if logarithmic else style.scale(largest, unit)
     for backend, line in points.groupby("backend", sort=False):
-        look = looks[str(backend)]
+        look = looks.get(str(backend), style.Style())
         line = line.sort_values(x)
         left.plot(
             line[x], line["mid"] * factor, color=look.colour, marker=look.marker, markersize=5,

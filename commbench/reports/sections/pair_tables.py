@@ -208,8 +208,7 @@ def _missing_pairs(run: Run, channel: str, pairs: pd.DataFrame) -> Iterator[str]
         if n_missing == n_pairs and case.id in seen_at_all:
             # Tasks of a P2P shuffle, for example, fetch only what is small.
             continue
-        is_logged = (log["case_id"] == case.id) & (log["channel"] == channel)
-        if n_missing and is_logged.any():
+        if n_missing and ((log["case_id"] == case.id) & (log["channel"] == channel)).any():
             yield f"{case.workload} {case.variant}: {n_missing} of {n_pairs} pairs had none."
 
 
@@ -293,12 +292,11 @@ def opening(run: Run) -> Iterator[str]:
 
 def no_slow_pair(run: Run) -> Iterator[str]:
     """Yield that no pair is slow, if there are enough pairs to tell; slow ones are findings."""
-    groups, compared = (
-        table.groupby(["case_id", "channel", "link"], observed=True)
-        for table in (run.pairs, comparable(run))
-    )
+    group = ["case_id", "channel", "link"]
+    groups = run.pairs.groupby(group, observed=True)
     large = groups.size() >= MIN_PAIRS
     if large.any() and run.slow_pairs.empty:
+        compared = comparable(run).groupby(group, observed=True)
         tested = (groups["n"].min() >= MIN_TRANSFERS)[large].all()
         rates = compared["q50_Bps"]
         ratio = (rates.median() / rates.min())[rates.size() >= MIN_PAIRS].max()

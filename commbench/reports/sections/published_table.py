@@ -18,7 +18,7 @@ def tables(run: Run) -> Iterator[Table]:
     suite, figure = run.suite, stats.reproduced(run)
     if figure is None:
         return
-    comparisons = stats.published_comparisons(run)
+    comparisons = run.published_comparisons
     workers = len({comparison.n_workers for comparison in comparisons if comparison.n_workers}) > 1
     yield Table.from_columns(
         f"Compared with the published figure: {figure.title}",
