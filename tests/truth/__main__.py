@@ -42,9 +42,8 @@ HEAD = """\
 
 Each trial has an answer that is known beforehand. Rates have Clopper and Pearson's 95 % intervals:
 a question is *shown* to be right as often as wanted if its interval is above that, *missed* if it
-is below, and else *open*. `make truth` adds trials for at most 40 minutes, and goes on where the
-last one ended (`ARGS="--minutes 0"` writes this page only); `results/truth/outcomes.jsonl` has
-every outcome, with its commit and its machine.
+is below, and else *open*. `make truth` adds trials for 40 minutes (`ARGS="--minutes 0"`
+writes this page only) to `results/truth/outcomes.jsonl`.
 
 """
 
@@ -91,8 +90,9 @@ def page(rows: list[dict[str, Any]]) -> str:
     for question, n in not_counted.items():
         lines.append(f"\nNot counted: {n} outcomes of *{question}*: {SUPERSEDED[question]}.")
     lines.append(f"\n{outcomes.origin(table)}")
-    head = HEAD.format(conclusion=conclusion(questions))
-    parts = filled(head), "\n".join(lines), filled(designs(table)), filled(launches(table))
+    below, missed = designs(table)
+    head = HEAD.format(conclusion=conclusion(questions) + missed)
+    parts = filled(head), "\n".join(lines), filled(below), filled(launches(table))
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
@@ -115,11 +115,11 @@ def conclusion(questions: dict[str, list[str]]) -> str:
     )
 
 
-def designs(table: pd.DataFrame) -> str:
-    """Return how often verdicts are right on windows of all launches of equal backends."""
+def designs(table: pd.DataFrame) -> tuple[str, str]:
+    """Return how often verdicts are right on windows of all launches, and which goals they miss."""
     trials = table[table["trial"] == "equal-backends"]["medians_s"].dropna()
     if len(trials) < 2:
-        return ""
+        return "", ""
     size = int(np.median([min(map(len, medians.values())) for medians in trials]))
     blocks = [block for medians in trials for block in zip(*medians.values(), strict=False)]
     pool, dice = np.array(blocks), np.random.default_rng(0)
@@ -136,7 +136,14 @@ def designs(table: pd.DataFrame) -> str:
     runs = [[np.array([median]) for median in medians["tcp"]] for medians in trials]
     between = [verdict(*pair, paired=False).verdict for pair in itertools.pairwise(runs)]
     differ = pd.Series([name in ("faster", "slower") for name in between])
-    return f"""
+    goals = {
+        f"equal backends ({wrong:.1%} differ)": wrong <= 0.05,
+        f"10 % less time ({found[0.9]:.0%} see it)": found[0.9] >= 0.8,
+        f"15 % ({found[0.85]:.0%})": found[0.85] >= 0.95,
+    }
+    several = ", ".join(goal for goal, is_met in goals.items() if not is_met)
+    missed = f" Designs of {size} blocks of two backends miss their goals for {several}: see below."
+    text = f"""
 ## What {size} blocks of two backends show
 
 **Two equal backends differ in {wrong:.1%} of designs (wanted: at most 5 %), 10 % less time is seen
@@ -148,6 +155,7 @@ times of one of the two were multiplied. Designs overlap: few trials leave these
 Runs of tcp differ from those before them, as `commbench compare` without `--control` compares runs,
 in {rate(differ)}.
 """
+    return text, missed * bool(several)
 
 
 def launches(table: pd.DataFrame) -> str:
