@@ -481,6 +481,10 @@ def test_tasks_that_depend_on_each_other_leave_threads_without_a_task():
     chain_of_tiny = [dataclasses.replace(each, name=str(n)) for each in chain for n in range(500)]
     limited = [*iterations(case, scheduler={"cpu_seconds": 8.0}), *chain_of_tiny]
     assert "parallelism" not in found(case, limited)
+    # So is a disk, which blocks the loops of workers that spill.
+    disk = [("execute", "disk-read", 2.0)]
+    spilled = [*iterations(case, activities=disk), *launches(spill(case, 5 * 10**8))]
+    assert found(case, [*spilled, *chain]).keys() & {"spilling", "parallelism"} == {"spilling"}
     # What one worker has more is skew.
     skewed = [dataclasses.replace(each, case_id=CASE.id, worker="1") for each in chain]
     by_rule = found(CASE, [*iterations(CASE), *skewed])

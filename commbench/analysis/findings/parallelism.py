@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from commbench.analysis.findings import CaseRecords, Rule, scheduler
+from commbench.analysis.findings import CaseRecords, Rule, scheduler, spilling
 from commbench.model import Finding
 
 _LEAST = 0.2
@@ -20,8 +20,9 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     costs is left to ``skew``.
     """
     n_threads = case.n_workers * case.case.cluster.threads_per_worker
-    # A scheduler that can't keep up is another cause.
-    if n_threads < 2 or case.tasks.empty or case.findings(scheduler.RULE):
+    # A scheduler that can't keep up, and a disk that blocks workers' loops, are other causes.
+    elsewhere = any(map(case.findings, (scheduler.RULE, spilling.RULE)))
+    if n_threads < 2 or case.tasks.empty or elsewhere:
         return
     in_tasks, busiest = (
         case.share("compute_s", "queue_s", "blocked_s", how=how) for how in ("mean", "max")
