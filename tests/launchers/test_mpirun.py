@@ -122,7 +122,9 @@ def test_open_mpi_exports_the_environment_to_the_hosts(mpiexec_arguments, monkey
     assert arguments[:2] == ["--host", "head:1,node1:1,node2:1"]
     exported = {value for word, value in itertools.pairwise(arguments) if word == "-x"}
     assert {"UCX_TLS", "OMP_NUM_THREADS", "DASK_DISTRIBUTED__WORKER__PRELOAD"} <= exported
-    assert value_of("--interface", arguments) == "ib0"
+    command = arguments[arguments.index("-n") :]
+    assert command[:2] == ["-n", "3"]
+    assert value_of("--interface", command) == "ib0"
 
 
 @needs_mpi
