@@ -71,13 +71,16 @@ class Odd(FakeBackend):
         elif option == "phase":
             os.write(int(os.environ[RECORDS]), b"# collecting\\n")
         elif option == "raise":
+            if (pid := os.fork()) == 0:
+                sys.exit(5)
+            print("a child exited with", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
             raise RuntimeError("the dice are loaded")
         elif option == "long":
             raise RuntimeError("x" * (2 << 20))
         elif option == "chdir":
             os.chdir("/")
         elif option == "verbose":
-            print("\\n".join(f"line {number}" for number in range(100)))
+            print("\\n".join(f"line {number}" for number in range(100)), flush=True)
             os._exit(3)
         elif option == "leave":
             os._exit(0)
@@ -175,6 +178,7 @@ def faults(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         for name, value in tag.environ.items():
             patch.setenv(name, value)
+        patch.delenv("PYTHONUNBUFFERED", raising=False)
         for record in runner.run_plan(plan, path):
             records.append(record)
             if select([record], Sample, hanging):
@@ -207,7 +211,9 @@ def test_only_logs_of_failed_launches_are_kept(faults):
     files = {file for file in path.rglob("*") if file.is_file() and file.suffix != ".parquet"}
     assert files == {path / "logs" / f"{cases[name].id}-0" / "launch.log" for name in FAULTS}
     log = path / "logs" / f"{cases['odd:raise'].id}-0" / "launch.log"
+    # What is buffered is written at the end, and only the launch's own process ends at once.
     assert "Traceback" in log.read_text()
+    assert "a child exited with 5" in log.read_text()
 
 
 def test_a_failure_is_shorter_than_a_record_may_be(tmp_path):
