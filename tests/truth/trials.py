@@ -278,9 +278,9 @@ def slow_parts(seed: int, folder: Path) -> Iterator[Outcome]:
         "sender": ([(slow, host) for host in rest], True, f"from worker {slow}"),
         "receiver": ([(host, slow) for host in rest], True, f"to worker {slow}"),
         "link": (
-            [(slow, other)], False, f"between {min(slow, other)} and {max(slow, other)}"
+            [(slow, other)], False, f"between workers {min(slow, other)} and {max(slow, other)}"
         ),
-        "direction": ([(slow, other)], True, f"from {slow} to {other}"),
+        "direction": ([(slow, other)], True, f"from worker {slow} to {other}"),
     }  # fmt: skip
     links, one_way, cause = layouts[kind]
     layout = namespaces.mesh(4, dict.fromkeys(links, rate_Bps), one_way=one_way)
