@@ -9,7 +9,6 @@ when the runner ends.
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
 import signal
@@ -131,15 +130,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    status: int | None = None
-
-    def end() -> None:
-        # The next launch would wait half a second while all modules are taken apart.
-        if status is not None:
-            sys.stdout.flush()
-            os._exit(status)
-
-    # Registered first, to be called last.
-    atexit.register(end)
-    status = main()
-    sys.exit(status)
+    sys.exit(main())

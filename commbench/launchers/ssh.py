@@ -106,7 +106,10 @@ class SshCluster(RunningCluster):
         variables = {**without_paths_in(self._scratch, chosen), **(gpu_variables or {})}
         common: dict[str, Any] = {
             "address": host,
-            "connect_options": {"connect_timeout": self._left(), **connect},
+            # What tasks print may be no UTF-8.
+            "connect_options": {
+                "connect_timeout": self._left(), "errors": "replace", **connect
+            },
             # SSHCluster inserts this into a shell command without quoting.
             "remote_python": shlex.join(
                 ["env", *(f"{key}={value}" for key, value in variables.items()), python,
@@ -143,15 +146,21 @@ class SshCluster(RunningCluster):
         return {} if several and address.startswith("127.") else {"host": address}
 
     async def _follow(self, name: str) -> None:
-        """Write the standard error of a process to its log, and report its end."""
+        """Write the output of a process to its log, and report its end."""
         remote = self._ends[name].proc
         log = self._scratch / f"{name.replace(' ', '-')}.log"
         process.watch_remote(name)
-        # A broken connection raises an exception, and is the end, too.
-        with log.open("a", encoding="utf-8") as file, contextlib.suppress(Exception):
-            async for line in remote.stderr:
-                file.write(line)
-                file.flush()
+        with log.open("a", encoding="utf-8") as file:
+
+            async def write(stream: Any) -> None:
+                # A broken connection raises an exception, and is the end, too.
+                with contextlib.suppress(Exception):
+                    async for line in stream:
+                        file.write(line)
+                        file.flush()
+
+            # SSH stops the process when too much of either isn't read.
+            await asyncio.gather(write(remote.stdout), write(remote.stderr))
         process.report_death(
             name,
             f"{name} on {self._ends[name].address} ended while it was needed" + process.tail(log),

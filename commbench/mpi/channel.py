@@ -35,6 +35,7 @@ received stay with the engine, with their buffers.
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 import weakref
 from collections.abc import Callable
@@ -292,13 +293,17 @@ class Channel:
 
     def on_lost(self, reason: str) -> None:
         """Handle the loss of the TCP connection: the peer died, or both ends have closed."""
+        # While this end polls, the peer doesn't ring for what it sends.
+        is_unknown = not (self._announced_idle or self._peer_closed)
+        if is_unknown:
+            self._n_announced = sys.maxsize
         if self.expects():
             # Its last messages may still be in shared memory, until somebody reads.
             self._peer_closed = True
             self._sender.close()
             self._lost = reason
-            if self._reader is not None or self._closing:
-                self._start_grace()
+            if self._reader is not None or self._closing or (is_unknown and self._message is None):
+                self._linger()
         else:
             self._end(reason)
 

@@ -22,6 +22,7 @@ from distributed.comm.tcp import set_tcp_timeout
 from commbench.mpi.handshake import (
     HEADER,
     MAC_BYTES,
+    MAGIC,
     Kind,
     ProtocolError,
     RefusedError,
@@ -163,7 +164,9 @@ class Control(asyncio.Protocol):
             code, count = _RECORD.unpack_from(self._received)
             del self._received[: _RECORD.size]
             if code not in Record._value2member_map_:
-                raise ProtocolError(f"a record of kind {code}")
+                # FAILED may follow READY.
+                gave_up = code == MAGIC[0]
+                raise ProtocolError("the peer gave up" if gave_up else f"a record of kind {code}")
             handler.on_record(Record(code), count)
 
     def connection_lost(self, exc: Exception | None) -> None:

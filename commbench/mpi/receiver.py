@@ -119,11 +119,12 @@ class Receiver:
     def _on_header(self, header: memoryview) -> None:
         try:
             layout = wire.Layout(header)
+            frames = None if layout.large_sizes else layout.frames(())
         except Exception as error:  # noqa: BLE001 - the engine must go on for all other channels
             self._on_failure(f"what arrived can't be read: {error!r}")
             return
-        if not layout.large_sizes:
-            self._on_message(layout.frames(()))
+        if frames is not None:
+            self._on_message(frames)
             return
         parts: list[Any] = []
         transfer = self._receives(
@@ -152,8 +153,10 @@ class Receiver:
 
     def _on_parts(self, layout: wire.Layout, parts: list[Any]) -> None:
         try:
-            frames = [part.finish() if isinstance(part, Incoming) else part for part in parts]
+            frames = layout.frames(
+                [part.finish() if isinstance(part, Incoming) else part for part in parts]
+            )
         except Exception as error:  # noqa: BLE001 - the engine must go on for all other channels
-            self._on_failure(f"what arrived can't be copied to the GPU: {error!r}")
+            self._on_failure(f"what arrived can't be copied: {error!r}")
             return
-        self._on_message(layout.frames(frames))
+        self._on_message(frames)

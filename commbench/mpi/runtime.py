@@ -33,7 +33,7 @@ from commbench.mpi import pmi
 from commbench.mpi.libraries import WHAT, check_before_loading_mpi, loaded
 from commbench.mpi.peer_failure import install_log_handler
 from commbench.mpi.receive_queue import SENDERS, ReceiveQueue
-from commbench.mpi.shared_memory import host, segments, unlink_files
+from commbench.mpi.shared_memory import host, made_by, segments, unlink_files
 from commbench.mpi.tags import TagAllocator
 from commbench.mpi.ucx import ucx_environment
 
@@ -152,9 +152,11 @@ def _start(address: str) -> Runtime:
             if manager is not None or os.environ.get("PMI_SIZE") == "1":
                 devices = stack.enter_context(ucx_environment(address))
             mpi.Init_thread(mpi.THREAD_MULTIPLE)
-    elif any(name in os.environ for name in _RANKED_BY_LAUNCHER):
-        # Its children inherit the rank, and must not use it.
-        os.environ.setdefault(_OWNER, str(os.getpid()))
+    else:
+        before -= made_by({os.getpid()})
+        if any(name in os.environ for name in _RANKED_BY_LAUNCHER):
+            # Its children inherit the rank, and must not use it.
+            os.environ.setdefault(_OWNER, str(os.getpid()))
     if mpi.Query_thread() < mpi.THREAD_MULTIPLE:
         raise UnavailableError(
             WHAT,

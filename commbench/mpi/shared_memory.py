@@ -43,7 +43,8 @@ _MAPPING = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ (\d+) +(/\S*)", re.
 def _mappings() -> Iterator[tuple[int, int, int, str]]:
     """Yield start, end, inode (that of a System V segment is its id) and path of each mapping."""
     with contextlib.suppress(OSError):
-        for start, end, inode, path in _MAPPING.findall(Path("/proc/self/maps").read_text()):
+        maps = Path("/proc/self/maps").read_text(errors="replace")
+        for start, end, inode, path in _MAPPING.findall(maps):
             yield int(start, 16), int(end, 16), int(inode), path
 
 

@@ -41,7 +41,8 @@ class TagAllocator:
         self._range = last - first + 1
         self._next = 0
         self._in_use: set[int] = set()
-        self._lock = threading.Lock()
+        # The garbage collector may release a tag within `allocate`.
+        self._lock = threading.RLock()
 
     def allocate(self) -> int:
         """Return a free tag.

@@ -358,9 +358,9 @@ def _comparison(
     as_coded = equal_work and as_many and codings[0] == codings[1]
     if as_coded and more - less > max(EQUAL_WORK * less, FEW_BYTES):
         verdict = "unequal"
-    elif significant and ratio > limit and below > 1:
+    elif significant and ratio > limit and min(below, low) > 1:
         verdict = "slower"
-    elif significant and ratio < 1 / limit and above < 1:
+    elif significant and ratio < 1 / limit and max(above, high) < 1:
         verdict = "faster"
     else:
         verdict = "same" if margin <= min_effect else "inconclusive"

@@ -148,7 +148,8 @@ def profile_script(
         "script" if anonymize else script.stem, output=output.absolute(), anonymize=anonymize
     )
     sys.argv = [str(script), *arguments]
-    sys.path[0] = str(script.parent.resolve())
+    if not sys.flags.safe_path:
+        sys.path[0] = str(script.resolve().parent)
     default = {"scheduler-address": scheduler} if scheduler else {}
     error: BaseException | None = None
     with watch.among(Client, Cluster), dask.config.set(default):
@@ -163,6 +164,9 @@ def profile_script(
             error = raised.with_traceback(trace)
         # The end of a script is no error of its code.
         watch.end(None if isinstance(error, SystemExit) else error)
+    if os.getpid() != watch.pid:
+        # A child that the script has forked reports nothing.
+        raise error or SystemExit(0)
     return watch.run, error
 
 
@@ -170,7 +174,7 @@ class _FirstClient:
     """Profiles the first client that connects, until it is closed or its script ends."""
 
     def __init__(self, name: str, **options: Any) -> None:
-        self._name, self._options, self._pid = name, options, os.getpid()
+        self._name, self._options, self.pid = name, options, os.getpid()
         self._client: Any = None
         self._context: Context | None = None
         self.run: ProfiledRun | None = None
@@ -189,7 +193,7 @@ class _FirstClient:
         async def started(client: Any, *args: Any, **kwargs: Any) -> Any:
             result = await start(client, *args, **kwargs)
             # Children that the script forks have clients of their own.
-            if watch._client is None and os.getpid() == watch._pid:
+            if watch._client is None and os.getpid() == watch.pid:
                 watch._client = client
                 # The property is true in the loop's thread for any client.
                 if client._asynchronous:
@@ -260,7 +264,8 @@ class _FirstClient:
 
     def _take(self, client: Any) -> Context | None:
         """Return the context of `client`, once."""
-        if client is not self._client:
+        # A child that the script forks has no event loop.
+        if client is not self._client or os.getpid() != self.pid:
             return None
         context, self._context = self._context, None
         return context

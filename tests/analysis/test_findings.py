@@ -392,6 +392,10 @@ def test_compression_costs_its_time_less_that_of_the_saved_bytes(compress):
     records = [*iterations(CASE, tasks=waiting, activities=spent), *moved]
     effect = found(CASE, records)["compression"].effect
     assert (effect.low, effect.high) == pytest.approx((0.3 - 0.1, 0.3 - 0.1))
+    # Tasks that run go on.
+    assert "compression" not in found(
+        CASE, [*iterations(CASE, tasks=BUSY, activities=spent), *moved]
+    )
 
 
 @pytest.mark.parametrize(("nbytes", "rule"), [(1000, "small-messages"), (10**7, "bandwidth")])
@@ -426,6 +430,12 @@ def test_tiny_tasks_keep_the_event_loops_of_workers_busy_too():
     assert by_rule["scheduler"].effect.high == pytest.approx(0.6, abs=0.01)
     assert "busy 30% and each worker's event loop 30% of the time" in by_rule["scheduler"].statement
     assert "scheduler" not in found(CASE, [*half, *launches(*longer)])
+    # They work at the same time: no more can be saved than the time without a task.
+    both = iterations(
+        CASE, tasks={"cpu_seconds": 4.0}, loop={"cpu_seconds": 4.0}, scheduler={"cpu_seconds": 9.0}
+    )
+    by_rule = found(CASE, [*both, *launches(*tiny, *tiny)])
+    assert by_rule["scheduler"].effect.high == pytest.approx(0.6, abs=0.01)
     # Workers' loops that are busy for 12 ms per task move bytes.
     most = iterations(CASE, loop={"cpu_seconds": 6.0}, scheduler={"cpu_seconds": 0.5})
     assert "scheduler" not in found(CASE, [*most, *launches(*tiny[:1000])])
@@ -485,6 +495,11 @@ def test_tasks_that_depend_on_each_other_leave_threads_without_a_task():
     disk = [("execute", "disk-read", 2.0)]
     spilled = [*iterations(case, activities=disk), *launches(spill(case, 5 * 10**8))]
     assert found(case, [*spilled, *chain]).keys() & {"spilling", "parallelism"} == {"spilling"}
+    # A task that began long before the region in which it ends.
+    earlier = [
+        task(case, 100 * launch - 50, 100 * launch + 0.5, launch=launch) for launch in range(6)
+    ]
+    assert "parallelism" not in found(case, [*iterations(case), *earlier])
     # What one worker has more is skew.
     skewed = [dataclasses.replace(each, case_id=CASE.id, worker="1") for each in chain]
     by_rule = found(CASE, [*iterations(CASE), *skewed])
@@ -526,6 +541,14 @@ def test_threads_of_libraries_that_take_the_cores_are_named():
     finding = found(CASE, [*waits, *libraries])["few-cores"]
     assert "threads of libraries, which use 3.0 of them" in finding.statement
     assert finding.remedy.startswith("limit the threads of libraries")
+
+
+def test_others_use_nothing_of_a_quota():
+    records = [*iterations(CASE, tasks={"cpu_seconds": 3.0, "wait_seconds": 3.0})]
+    records += launches(builders.core_use(CASE, others=0.4))
+    assert "with other programs, which use 40%" in found(CASE, records)["few-cores"].statement
+    quota = {"cpu": {"usable_cores": 64, "cgroup_quota_cores": 2}}
+    assert "other programs, which" not in found(CASE, records, quota)["few-cores"].statement
 
 
 def test_bytes_that_are_slow_to_serialize_need_no_faster_backend():
@@ -688,6 +711,17 @@ def test_long_turns_of_a_loop_block_it():
         iterations(CASE), "loop", worker="scheduler", long_turn_seconds=5.0, wait_seconds=1.0
     )
     assert found(CASE, scheduler)["blocked-loop"].remedy.startswith("make smaller graphs")
+    # Another loop each time: the statement has the numbers of the one that it names.
+    by_turns = [
+        each for launch in range(6)
+        for each in changed(
+            [r for r in iterations(CASE) if r.launch == launch], "loop", str(launch % 2),
+            long_turn_seconds=5.0,
+        )
+    ]  # fmt: skip
+    finding = found(CASE, by_turns)["blocked-loop"]
+    assert "is blocked 25% of the time" in finding.statement
+    assert finding.effect.high == pytest.approx(0.5)
     # Dask writes to disk in the loop of a worker.
     disk = [("p2p", "background-disk disk-write", 2.0)]
     writes = [*iterations(CASE, activities=disk)]

@@ -183,6 +183,23 @@ def test_a_script_without_a_client_is_a_usage_error(run_script, source):
     assert run is None
 
 
+@pytest.mark.parametrize("safe", ["", "1"])
+def test_a_script_imports_what_it_imports_by_itself(tmp_path, monkeypatch, safe):
+    """Modules of the folder to which a link leads; with PYTHONSAFEPATH none."""
+    monkeypatch.setenv("PYTHONSAFEPATH", safe)
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "helper.py").write_text("print('helped')")
+    (project / "job.py").write_text("import helper")
+    (tmp_path / "job.py").symlink_to(project / "job.py")
+    for words in ((), ("-m", "commbench.cli", "profile")):
+        done = subprocess.run(
+            [sys.executable, *words, "job.py"],
+            cwd=tmp_path, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.stdout.splitlines() == ["helped"] * (not safe), done.stderr
+
+
 def test_a_script_that_is_missing_is_a_usage_error(tmp_path):
     result = processes.invoke("profile", tmp_path / "none.py")
     assert "there is no file" in processes.usage_error(result)

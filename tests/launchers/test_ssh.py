@@ -67,6 +67,22 @@ def test_variables_of_backend_case_and_user_are_forwarded(spec, tmp_path, monkey
     processes.until(lambda: not any(map(processes.lives, pids)), "the end of all processes")
 
 
+def test_what_tasks_print_is_logged_and_stops_no_worker(spec, tmp_path, tag):
+    """Neither its amount nor bytes that are no UTF-8."""
+
+    def talk():
+        return os.write(1, b"caf\xe9\n" * 800_000), os.write(2, b"caf\xe9 on stderr\n")
+
+    with SshLauncher().start(spec, "tcp", tmp_path) as cluster:
+        written = cluster.client.run(talk)
+        assert set(written.values()) == {(4_000_000, 15)}
+        assert set(cluster.client.run(os.getpid)) == set(written)
+        log = tmp_path / "worker-1.log"
+        processes.until(lambda: log.stat().st_size > 4_000_000, "the log")
+    text = log.read_text(encoding="utf-8")
+    assert text.count("caf\N{REPLACEMENT CHARACTER}") == 800_001
+
+
 def test_a_worker_ends_and_is_reported_once_when_its_connection_breaks(
     spec, tmp_path, monkeypatch, tag
 ):

@@ -208,6 +208,47 @@ async def test_announced_messages_stay_readable_after_the_loss(record: Record) -
 
 
 @in_event_loop
+async def test_what_has_arrived_while_this_end_polled_stays_readable_after_the_loss() -> None:
+    """The peer doesn't ring then, so how many there are is not known."""
+    end = End(Communicator(SMALL, SMALL))
+    end.channel._announced_idle = False
+    end.channel.on_lost("killed")
+    await asyncio.sleep(4 * module.GRACE_S)
+    for _ in range(2):
+        assert [bytes(frame) for frame in await end.channel.receive()] == [b"x"]
+    with pytest.raises(ChannelClosedError, match="killed"):
+        await end.channel.receive()
+    await end.ended()
+
+
+@in_event_loop
+async def test_a_channel_that_polled_ends_after_the_loss_without_a_reader() -> None:
+    end = End(Communicator())
+    end.channel._announced_idle = False
+    end.channel.on_lost("killed")
+    await end.ended()
+    assert end.channel.closed
+
+
+@pytest.mark.parametrize("header", [SMALL, wire.pack([bytes(100_000)] * 2)[0]], ids=len)
+@in_event_loop
+async def test_a_message_that_cannot_be_copied_ends_the_channel(
+    header: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def frames(*_: Any) -> list[memoryview]:
+        raise MemoryError
+
+    monkeypatch.setattr(wire.Layout, "frames", frames)
+    communicator = Communicator(header)
+    communicator.Irecv = lambda *_: Request(True)  # type: ignore[method-assign]
+    end = End(communicator)
+    end.channel.on_record(Record.CLOSE, 1)
+    with pytest.raises(ChannelClosedError, match="MemoryError"):
+        await end.channel.receive()
+    await end.ended()
+
+
+@in_event_loop
 async def test_the_work_for_each_send_to_a_dead_peer_does_not_grow_with_their_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -159,6 +159,9 @@ def test_the_garbage_collector_may_end_a_handshake_under_a_lock() -> None:
     senders = Senders()
     with senders._lock:
         senders.discard(senders.add(None))
+    tags = TagAllocator(7, 9)
+    with tags._lock:
+        tags.release(tags.allocate())
 
 
 @pytest.mark.parametrize("tag", [7, 99, 200])

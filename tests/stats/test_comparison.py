@@ -138,6 +138,19 @@ def test_pairs_are_tested_unpaired_where_holm_leaves_no_significant_outcome():
     assert [c.test for c in two_pairs] == ["Mann-Whitney"] * 2
 
 
+def test_a_verdict_needs_the_interval_that_is_printed():
+    """With three pairs the test is of launches, and the interval of blocks: one contradicts."""
+    tcp, ucx, mpi = sides_of(
+        ("tcp", [10, 10.2, 9.9, 10.1, 10.3, 8.0]), ("ucx", [7, 7.1, 6.9, 7.2, 7.05, 8.1]),
+        ("mpi", [9.9, 10.1, 10, 10.2, 10.05, 9.95]),
+    )  # fmt: skip
+    result = compare_pairs([(tcp, ucx), (tcp, mpi), (ucx, mpi)], 0.05, paired=True)[0]
+    assert (result.test, result.paired) == ("Mann-Whitney", True)
+    assert result.p_value < 0.05
+    assert result.ci_low < result.ratio < 1 < result.ci_high
+    assert result.verdict == "inconclusive"
+
+
 def test_launches_of_different_blocks_are_not_paired(recorded_and_ended):
     cases = [builders.case(name) for name in ("tcp", "ucx")]
     records = samples(cases, lambda _, launch: [*STEADY, 1.0][launch], n_launches=7)

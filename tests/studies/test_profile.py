@@ -195,13 +195,24 @@ def test_a_profile_within_a_launch_is_refused_at_once(started, tmp_path):
 
 def test_clients_of_forked_children_are_not_observed(started, tmp_path):
     watch = profile._FirstClient("script", output=tmp_path, anonymize=False)
-    watch._pid = -1
+    watch.pid = -1
     with (
         watch.among(Client, Cluster),
         Client(started.scheduler.address, set_as_default=False) as client,
     ):
         assert client.submit(sum, [1]).result() == 1
     assert watch.run is None
+
+
+def test_a_forked_child_leaves_the_record_to_its_parent(started, tmp_path):
+    watch = profile._FirstClient("script", output=tmp_path, anonymize=False)
+    pid = watch.pid
+    with watch.among(Client, Cluster), Client(started.scheduler.address) as client:
+        watch.pid = -1
+        watch.end(None)
+        assert client.submit(sum, [1]).result() == 1
+        watch.pid = pid
+    assert set(commbench.load(watch.run.path).tasks["name"]) == {"sum"}
 
 
 def test_a_client_that_is_closed_in_the_region_keeps_what_was_recorded(tmp_path):

@@ -21,7 +21,9 @@ sys.path[:0] = [str(ROOT / "tests" / folder) for folder in (".", "stats", "truth
 import outcomes  # noqa: E402
 from outcomes import exact, rate  # noqa: E402
 from test_comparison_rates import sequentially, verdict  # noqa: E402
-from trials import SHARES, TRIALS, Outcome  # noqa: E402
+from trials import BUDGET_S, SHARES, TRIALS, Outcome  # noqa: E402
+
+from commbench.model import Stopping  # noqa: E402
 
 FILE = ROOT / "results" / "truth" / "outcomes.jsonl"
 N_DESIGNS = 500
@@ -99,7 +101,8 @@ def page(rows: list[dict[str, Any]]) -> str:
 def filled(text: str) -> str:
     """Return paragraphs with lines that are as long as in other pages."""
     fill = partial(textwrap.fill, width=120, break_on_hyphens=False)
-    return "\n\n".join(map(fill, text.strip().split("\n\n")))
+    parts = text.strip().split("\n\n")
+    return "\n\n".join(part if part.startswith("|") else fill(part) for part in parts)
 
 
 def conclusion(questions: dict[str, list[str]]) -> str:
@@ -123,39 +126,48 @@ def designs(table: pd.DataFrame) -> tuple[str, str]:
     size = int(np.median([min(map(len, medians.values())) for medians in trials]))
     blocks = [block for medians in trials for block in zip(*medians.values(), strict=False)]
     pool, dice = np.array(blocks), np.random.default_rng(0)
-    shares = {}
-    for factor in (1.0, 0.9, 0.85):
-        verdicts = []
-        for _ in range(N_DESIGNS):
-            first = dice.integers(len(pool) - size + 1)
-            one, two = pool[first : first + size].T
-            verdicts.append(sequentially(list(one[:, None]), list(factor * two[:, None])).verdict)
-        shares[factor] = {name: verdicts.count(name) / N_DESIGNS for name in set(verdicts)}
-    wrong = sum(shares[1.0].get(name, 0) for name in ("faster", "slower"))
-    found = {factor: shares[factor].get("faster", 0) for factor in shares}
+    rows, missed = [], []
+    # With make run's time for two backends, and with the default budget.
+    for budget_s in (BUDGET_S, Stopping().budget_s):
+        n = round(size * budget_s / BUDGET_S)
+        shares = {}
+        for factor, verdicts in ((1.0, ("faster", "slower")), (0.9, "faster"), (0.85, "faster")):
+            shares[factor] = np.mean([
+                sequentially(list(one[:, None]), list(factor * two[:, None])).verdict in verdicts
+                for first in dice.integers(len(pool) - n + 1, size=N_DESIGNS)
+                for one, two in [pool[first : first + n].T]
+            ])  # fmt: skip
+        cells = [f"{shares[1.0]:.1%}", f"{shares[0.9]:.0%}", f"{shares[0.85]:.0%}"]
+        rows.append(" | ".join([f"| {budget_s:.0f} s, {n} blocks", *cells]) + " |")
+        goals = {
+            f"{cells[0]} call equal backends different (goal: 5 %)": shares[1.0] <= 0.05,
+            f"{cells[1]} see 10 % less time (80 %)": shares[0.9] >= 0.8,
+            f"{cells[2]} see 15 % (95 %)": shares[0.85] >= 0.95,
+        }
+        if several := [goal for goal, is_met in goals.items() if not is_met]:
+            missed.append(f"of designs of {n} blocks {', '.join(several)}")
     runs = [[np.array([median]) for median in medians["tcp"]] for medians in trials]
     between = [verdict(*pair, paired=False).verdict for pair in itertools.pairwise(runs)]
     differ = pd.Series([name in ("faster", "slower") for name in between])
-    goals = {
-        f"equal backends ({wrong:.1%} differ)": wrong <= 0.05,
-        f"10 % less time ({found[0.9]:.0%} see it)": found[0.9] >= 0.8,
-        f"15 % ({found[0.85]:.0%})": found[0.85] >= 0.95,
-    }
-    several = ", ".join(goal for goal, is_met in goals.items() if not is_met)
-    missed = f" Designs of {size} blocks of two backends miss their goals for {several}: see below."
+    table_of_designs = "\n".join(rows)
+    summary = "; ".join(missed) or "all designs reach their goals"
     text = f"""
-## What {size} blocks of two backends show
+## What designs show
 
-**Two equal backends differ in {wrong:.1%} of designs (wanted: at most 5 %), 10 % less time is seen
-in {found[0.9]:.0%} (80 %), 15 % in {found[0.85]:.0%} (95 %). `make run` has fewer blocks and can
-miss more: its report says what.** The designs, {N_DESIGNS} each, are windows of {size} blocks in
-time order with five looks, from {len(pool)} blocks of {len(trials)} trials of equal backends. The
-times of one of the two were multiplied. Designs overlap: few trials leave these shares uncertain.
+**{summary[0].upper() + summary[1:]}.** Designs are windows of blocks of two backends, in time order
+with five looks, {N_DESIGNS} of each kind from {len(pool)} blocks of {len(trials)} trials of equal
+backends. The times of one of the two were multiplied. They overlap: few trials leave the shares
+uncertain. `make run` compares four backends in about as many blocks as the shorter ones, and can
+miss more: its report says what.
+
+| `--budget` | equal backends differ (at most 5 %) | 10 % less time is seen (80 %) | 15 % (95 %) |
+| --- | --- | --- | --- |
+{table_of_designs}
 
 Runs of tcp differ from those before them, as `commbench compare` without `--control` compares runs,
 in {rate(differ)}.
 """
-    return text, missed * bool(several)
+    return text, f" For two backends, {summary}: see below." * bool(missed)
 
 
 def launches(table: pd.DataFrame) -> str:

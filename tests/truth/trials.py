@@ -29,7 +29,7 @@ from commbench.model import Case, Comparison
 from commbench.stats.selection import measured
 
 BARE = Path(__file__).parents[1] / "bare"
-BUDGET = "90s"
+BUDGET_S = 90
 """As long for each backend as in ``make run``."""
 PLUG_IN = '''
 import dataclasses
@@ -196,7 +196,7 @@ def compared(folder: Path, workload: str, backends: str, seed: int) -> tuple[Run
     """Compare two backends, with the time per backend that ``make run`` has."""
     result = run(
         folder, workload, "--backends", backends, "--workers", 2, "--rows", 250_000,
-        "--shuffle", "tasks", "--budget", BUDGET, "--seed", seed,
+        "--shuffle", "tasks", "--budget", f"{BUDGET_S}s", "--seed", seed,
     )  # fmt: skip
     (comparison,) = result.comparisons
     return result, comparison

@@ -31,12 +31,13 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     if worst.empty:
         return
     who = shares.groupby(loops["worker"]).mean().idxmax()
+    its = shares[loops["worker"] == who].median()
     whose = "the scheduler" if who == "scheduler" else f"worker {who}"
     mean = shares.groupby(keys).mean()
     # Tasks that run go on.
     unused = [case.share("data_s", "idle_s", how=how) for how in ("max", "mean")]
     yield Finding(
-        statement=f"the event loop of {whose} is blocked {worst.median():.0%} of the time by calls "
+        statement=f"the event loop of {whose} is blocked {its:.0%} of the time by calls "
         "of 0.1 s and more: it neither sends nor receives meanwhile",
         evidence="threads: long_turn_seconds of the loops",
         effect=case.effect(np.minimum(worst, unused[0]), np.minimum(mean, unused[1])),

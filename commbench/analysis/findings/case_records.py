@@ -126,10 +126,19 @@ class CaseRecords:
         return bool((self.profiles["process"] == "workers").any())
 
     @cached_property
+    def _samples(self) -> pd.DataFrame:
+        samples = self.rows(self.run.measured)
+        return samples[samples["layer"] == "workload"].set_index(_WINDOW)
+
+    @property
     def wall_s(self) -> pd.Series[float]:
         """The wall time of each iteration."""
-        samples = self.rows(self.run.measured)
-        return samples[samples["layer"] == "workload"].set_index(_WINDOW)["seconds"]
+        return self._samples["seconds"]
+
+    @property
+    def began_s(self) -> pd.Series[float]:
+        """The time at which each iteration began, on the scheduler's clock."""
+        return self._samples["started_at_s"]
 
     def rows(self, table: pd.DataFrame) -> pd.DataFrame:
         """Return the rows of a frame of the run that belong to the case."""
@@ -255,7 +264,7 @@ class CaseRecords:
             return math.nan
         return cores.usable(known.get("cpu") or {}) or math.nan
 
-    @property
+    @cached_property
     def cores_used(self) -> float:
         """The share of the cores that the case and other programs used; nan if it is unknown."""
         rows = self.measured_rows("threads")
@@ -263,9 +272,15 @@ class CaseRecords:
         used = float((spent_s / self.wall_s / self.n_cores).median())
         return used + (0.0 if math.isnan(self.others) else self.others)
 
-    @property
+    @cached_property
     def others(self) -> float:
-        """The share of the cores that other programs used, the median over launches; or nan."""
+        """The share of the cores that other programs used, the median over launches; or nan.
+
+        They use nothing of a quota that is below the host's cores.
+        """
+        cpu = self.run.manifest.environment.get("cpu") or {}
+        if cores.usable(cpu) != cpu.get("usable_cores"):
+            return math.nan
         return float(self.rows(core_use(self.run))["others"].median())
 
     @cached_property

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from commbench.analysis.findings import CaseRecords, Rule, spilling
 from commbench.model import Finding
 from commbench.stats.comparison import COMPRESSION
@@ -39,10 +41,10 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     wire_s = float((on_wire_s.clip(lower=0.0) / fetched["nbytes"]).quantile(_FAST))
     saved_s = saved_bytes * wire_s * row.logged_bytes / max(1, row.wire_bytes)
     saved_s = saved_s / n_workers / n_windows if wire_s > 0 else 0.0
-    lost = spent - saved_s / case.wall_s
+    unused = case.share("queue_s", "data_s", "idle_s")
+    lost = np.minimum(spent - saved_s / case.wall_s, unused)
     if not lost.median() > 0:
         return
-    unused = case.share("queue_s", "data_s", "idle_s")
     estimates = [lost, *([] if case.has_full_cores else [case.at_both_ends(spent, unused)])]
     kept = saved_bytes / row.logged_bytes if row.logged_bytes else 0.0
     yield Finding(

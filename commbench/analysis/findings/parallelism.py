@@ -27,7 +27,10 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     in_tasks, busiest = (
         case.share("compute_s", "queue_s", "blocked_s", how=how) for how in ("mean", "max")
     )
-    running = case.busy_s(case.tasks, "launch", "iteration") / case.wall_s
+    # A task may have begun before the region in which it ends.
+    began_s = case.tasks[["launch", "iteration"]].join(case.began_s, ["launch", "iteration"])
+    within = case.tasks.assign(start_s=case.tasks["start_s"].clip(lower=began_s["started_at_s"]))
+    running = case.busy_s(within, "launch", "iteration") / case.wall_s
     unused = (running - in_tasks - case.share("data_s")).clip(lower=0.0)
     effect = case.effect(np.minimum(unused, case.share("idle_s")))
     if effect.share < _LEAST or (busiest - in_tasks).median() >= effect.share / 2:

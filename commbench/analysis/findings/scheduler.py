@@ -31,7 +31,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     # Above this, loops are busy with bytes.
     most = n_tasks * _OVERHEAD_SECONDS / case.wall_s.median()
     is_tiny = seconds < _TINY_SECONDS and workers.median() <= most / case.n_workers
-    busy = scheduler + workers if is_tiny else scheduler
+    busy = (scheduler + workers).clip(upper=1.0) if is_tiny else scheduler
     if not busy.median() >= _BUSY or scheduler.median() > most:
         return
     loops = f" and each worker's event loop {workers.median():.0%}" if is_tiny else ""
