@@ -89,8 +89,9 @@ def page(rows: list[dict[str, Any]]) -> str:
             f"| {question} | {rate(group['right'])} | {wanted:.0%} | {state} | "
             f"{rate(group['false'])} | {spread} |"
         )
+    lines += [""] * bool(not_counted)
     for question, n in not_counted.items():
-        lines.append(f"\nNot counted: {n} outcomes of *{question}*: {SUPERSEDED[question]}.")
+        lines.append(f"Not counted: {n} outcomes of *{question}*: {SUPERSEDED[question]}.")
     lines.append(f"\n{outcomes.origin(table)}")
     below, missed = designs(table)
     head = HEAD.format(conclusion=conclusion(questions) + missed)
@@ -158,14 +159,12 @@ def designs(table: pd.DataFrame) -> tuple[str, str]:
 with five looks, {N_DESIGNS} of each kind from {len(pool)} blocks of {len(trials)} trials of equal
 backends. The times of one of the two were multiplied. They overlap: few trials leave the shares
 uncertain. `make run` compares four backends in about as many blocks as the shorter ones, and can
-miss more: its report says what.
+miss more: its report says what. Runs of tcp differ from those before them, as `commbench compare`
+without `--control` compares runs, in {rate(differ)}.
 
 | `--budget` | equal backends differ (at most 5 %) | 10 % less time is seen (80 %) | 15 % (95 %) |
 | --- | --- | --- | --- |
 {table_of_designs}
-
-Runs of tcp differ from those before them, as `commbench compare` without `--control` compares runs,
-in {rate(differ)}.
 """
     return text, f" For two backends, {summary}: see below." * bool(missed)
 
