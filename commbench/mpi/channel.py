@@ -24,8 +24,9 @@ so that the tag may be used again::
 
 While this end is IDLE, the peer sends DOORBELL with each message, and the engine polls until that
 message has arrived. From every state, a failure of MPI ends the channel at once. So does the loss
-of the TCP connection, unless announced messages are missing: then it ends when none has arrived for
-`GRACE_S` while this end waits for them.
+of the TCP connection, unless announced messages are missing, or this end is POLLING, when the peer
+announces none: then the channel ends when none has arrived for `GRACE_S`, while this end waits for
+them.
 
 A send can't be withdrawn from MPI. A channel that was closed or aborted therefore lingers: it
 receives and drops what the peer had already sent. If the peer has died, sends that it never

@@ -1,12 +1,13 @@
 """Replace what may identify a user, a machine or their code by labels.
 
 Every text of a record is replaced, unless it is known to be commbench's or Dask's: ``task-1``,
-``key-1``, ``worker-1``, ``host-1``, …, in the order in which they appear. Names of regions are
-kept, because they are chosen for the record.
+``key-1``, ``worker-1``, ``host-1`` (this one), …, in the order in which they appear. Names of
+regions are kept, because they are chosen for the record.
 """
 
 from __future__ import annotations
 
+import platform
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -39,6 +40,7 @@ _KEPT_TEXTS = {
     },
     "value": {"none", "lz4", "zlib", "snappy", "zstd"},
 }  # fmt: skip
+_HERE = "host-1"
 _UNKNOWN: Mapping[str, Any] = {"git": None, "variables": {}, "gpus": None}
 
 
@@ -48,6 +50,8 @@ class AnonymousRecorder:
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._labels: defaultdict[str, dict[str, str]] = defaultdict(dict)
+        # The manifest has it, too: rules ask whether the workers are there.
+        self._labels["host"][platform.node()] = _HERE
 
     def __call__(self, record: Record | Batch, /) -> None:
         """Write `record`."""
@@ -88,5 +92,5 @@ class AnonymousRecorder:
 def anonymous(manifest: Manifest) -> Manifest:
     """Return `manifest` without the name of the host, and without variables and commits."""
     environment = {**manifest.environment, **_UNKNOWN}
-    environment["host"] = {**environment["host"], "name": None}
+    environment["host"] = {**environment["host"], "name": _HERE}
     return replace(manifest, environment=environment, command="")

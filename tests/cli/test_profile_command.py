@@ -217,6 +217,8 @@ def test_an_anonymous_profile_leaves_no_name_in_its_directory(run_script, tmp_pa
     done, run = run_script(source, "5", options=["--anonymize"])
     assert "ValueError: mine" in done.stderr
     assert set(run.tasks["name"]) == {"task-1"}
+    # Whether the workers are on this host decides how many cores they have.
+    assert {run.manifest.environment["host"]["name"]} == set(run.places["host"]) == {"host-1"}
     for path in run.path.rglob("*.*"):
         text = path.read_bytes().decode(errors="replace")
         names = ("planted", "my_job", "mine", tmp_path.name, f'{platform.node()}"')
