@@ -28,7 +28,6 @@ PAYLOAD_SHARE = (_MTU - _IP_AND_TCP) / (_MTU + _ETHERNET)
 LAUNCHER = """
 import os
 
-from commbench.launchers import members
 from commbench.launchers.base import Launcher
 from commbench.launchers.local import CHILD_COMMAND, LocalCluster, equal_share
 
@@ -49,9 +48,7 @@ class Cluster(LocalCluster):
                 str(equal_share(spec.n_workers)), *common, address,
             )
         self._connect_to_scheduler(contact, preload)
-        workers = members.wait_for(self.client, spec, self._deadline)
-        self.names = {address: str(info["name"]) for address, info in workers.items()}
-        self.pids = (os.getpid(), *(process.pid for process in self._processes))
+        self._await_workers(spec)
 
 
 class NamespaceLauncher(Launcher):

@@ -83,6 +83,9 @@ class LocalCluster(RunningCluster):
         else:
             self._start_workers(contact, spec, protocol, preload, limit)
         self._connect_to_scheduler(contact, preload)
+        self._await_workers(spec)
+
+    def _await_workers(self, spec: ClusterSpec) -> None:
         workers = members.wait_for(self.client, spec, self._deadline)
         self.names = {address: str(info["name"]) for address, info in workers.items()}
         self.pids = (os.getpid(), *(process.pid for process in self._processes))
