@@ -11,7 +11,7 @@ from commbench.analysis.run import Run
 from commbench.backends import parse
 from commbench.errors import CommbenchError, UsageError
 from commbench.harness import cases, vary
-from commbench.model import Case, Comparison, Finding, Suite
+from commbench.model import Case, Comparison, Finding, Suite, registry
 
 
 @dataclass(frozen=True)
@@ -168,4 +168,7 @@ def lines(trial: Trial) -> Iterator[str]:
             yield f"export {name}={shlex.quote(str(spec.env[name]))}"
     if arguments:
         given = ", ".join(f"{name}={value}" for name, value in arguments.items())
-        yield f"LocalCluster({given})"
+        if registry.load("launcher", spec.launcher).remote(spec):
+            yield f"# the cluster, however you start it: {given}"
+        else:
+            yield f"LocalCluster({given})"

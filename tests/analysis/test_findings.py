@@ -157,6 +157,20 @@ def test_a_backend_that_was_found_to_be_faster_is_the_remedy():
     assert fast.remedy.endswith("; or try ucx:shm+thread-future")
 
 
+def test_the_remedy_of_a_backend_says_what_it_needs_between_hosts():
+    records = [
+        dataclasses.replace(each, host_id=each.worker)
+        if isinstance(each, model.WorkerPlace)
+        else each
+        for each in [*iterations(CASE), *exchange(CASE)]
+    ]
+    needs = "without RDMA, every backend uses TCP between hosts"
+    assert needs in found(CASE, records)["bandwidth"].doubt
+    here = found(CASE, [*iterations(CASE), *exchange(CASE)])["bandwidth"]
+    assert "or try" in here.remedy
+    assert needs not in here.doubt
+
+
 def test_no_backend_is_a_remedy_for_itself():
     cases = [
         dataclasses.replace(case_of("mpi", dask_config={"distributed.p2p.storage.disk": disk}),

@@ -120,6 +120,13 @@ def test_a_backend_without_settings_is_printed_as_its_protocol():
     ]  # fmt: skip
 
 
+def test_a_cluster_on_other_hosts_is_not_printed_as_a_local_one():
+    hosts = dataclasses.replace(FAKE.cluster, launcher="ssh", hosts=("a", "b"), n_workers=4)
+    case = dataclasses.replace(FAKE, cluster=hosts)
+    trial = prove.Trial(case, finding(FAKE, workers="4"), {"workers": "4"})
+    assert list(prove.lines(trial)) == ["# the cluster, however you start it: n_workers=4"]
+
+
 @pytest.fixture(scope="module")
 def measured_fake(tmp_path_factory, simulated):
     """Return a run over fake, which no test changes."""

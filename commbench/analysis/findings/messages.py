@@ -50,11 +50,13 @@ def find_bandwidth(case: CaseRecords) -> Iterator[Finding]:
     rate = large["nbytes"].sum() / large["seconds"].sum()
     coding = case.activity("serialize", "deserialize", contexts=("gather-dep", "get-data")).median()
     remedy, names = "move less: fewer columns, smaller types, an early filter", list[str]()
+    doubt = "a fetch also lasts while sender and receiver are busy with other messages"
     # What a fetch makes a worker spill or read again is serialized, too.
     if coding > awaited.median() / 2 and not case.findings(spilling.RULE):
         remedy = "move Arrow strings or numbers, not Python objects, which are slow to serialize"
     elif names := _faster(case):
         remedy += f"; or try {' or '.join(names)}"
+        doubt += "; without RDMA, every backend uses TCP between hosts" * (not _on_one_host(case))
     yield Finding(
         statement=f"task threads await data {awaited.median():.0%} of the time: "
         f"{format_bytes(int(moved))} per iteration between workers, {format_bandwidth(rate)} in a "
@@ -62,7 +64,7 @@ def find_bandwidth(case: CaseRecords) -> Iterator[Finding]:
         evidence="transfers: nbytes, start_s, stop_s; profile: await data",
         effect=case.effect(awaited, 0 * awaited),
         remedy=remedy,
-        doubt="a fetch also lasts while sender and receiver are busy with other messages",
+        doubt=doubt,
         trials=tuple({"backend": name} for name in names),
     )
 
@@ -74,6 +76,10 @@ def _small_share(case: CaseRecords) -> float:
     return (
         float(log["seconds"][log["nbytes"] < _SMALL].sum() / total_s) if total_s else float("nan")
     )
+
+
+def _on_one_host(case: CaseRecords) -> bool:
+    return len(set(case.rows(case.run.places)["host_id"])) == 1
 
 
 def _faster(case: CaseRecords) -> list[str]:
@@ -90,8 +96,7 @@ def _faster(case: CaseRecords) -> list[str]:
     gains = {name: case.gain(name) for name in sorted(others) if name.partition(":")[0] in kinds}
     if faster := [name for name, gain in gains.items() if gain and gain.low > 0]:
         return faster
-    is_here = len(set(case.rows(case.run.places)["host_id"])) == 1
-    use_best = is_here and case.case.cluster.device == "cpu"
+    use_best = _on_one_host(case) and case.case.cluster.device == "cpu"
     names = [kind().best if use_best else name for name, kind in kinds.items()]
     return [name for name in names if name not in {case.case.plain_backend, *others}]
 

@@ -88,10 +88,10 @@ def _resolution(run: Run) -> str:
     missed = []
     if open_:
         least, most = open_[0], open_[-1]
-        ratios = f"{most.detectable:.3g}×"
+        range_ = f"{most.detectable:.3g}×"
         if most.detectable > (1 + most.min_effect) * least.detectable:
-            ratios = f"{least.detectable:.3g}× ({ratios} in the worst comparison)"
-        missed.append(f"one of up to {ratios}")
+            range_ = f"{least.detectable:.3g}× to {range_}, by comparison"
+        missed.append(f"one of up to {range_}")
     if unable:
         c, more = unable[0], f" and {len(unable) - 1} more" * (len(unable) > 1)
         pair = f"{c.candidate} vs {c.baseline}"
