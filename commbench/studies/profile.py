@@ -152,6 +152,14 @@ def profile_script(
         sys.path[0] = str(script.resolve().parent)
     default = {"scheduler-address": scheduler} if scheduler else {}
     error: BaseException | None = None
+
+    def set_variable(event: str, arguments: tuple[Any, ...]) -> None:
+        # commbench has imported Dask, which reads its variables when it is imported.
+        if event == "os.putenv" and arguments[0].startswith(b"DASK_") and not _has_dask():
+            name, value = map(os.fsdecode, arguments)
+            dask.config.update(dask.config.config, dask.config.collect_env({name: value}))
+
+    sys.addaudithook(set_variable)
     with watch.among(Client, Cluster), dask.config.set(default):
         try:
             # As Python's, __file__ is valid in other directories.
@@ -168,6 +176,13 @@ def profile_script(
         # A child that the script has forked reports nothing.
         raise error or SystemExit(0)
     return watch.run, error
+
+
+def _has_dask() -> bool:
+    """Return whether the running script has imported something from Dask."""
+    names = vars(sys.modules["__main__"]).values()
+    modules = {getattr(each, "__module__", None) or getattr(each, "__name__", "") for each in names}
+    return bool({str(each).partition(".")[0] for each in modules} & {"dask", "distributed"})
 
 
 class _FirstClient:
@@ -187,7 +202,8 @@ class _FirstClient:
         """
         names = ("__init__", "_start", "close", "_close", "shutdown", "_shutdown")
         methods = {name: getattr(kind, name) for name in names}
-        init, start, close_cluster = methods["__init__"], methods["_start"], clusters.close
+        init, start = methods["__init__"], methods["_start"]
+        closes: dict[Any, Any] = {}
         watch = self
 
         async def started(client: Any, *args: Any, **kwargs: Any) -> Any:
@@ -203,6 +219,8 @@ class _FirstClient:
         def made(client: Any, *args: Any, **kwargs: Any) -> None:
             init(client, *args, **kwargs)
             if client is watch._client and not client._asynchronous:
+                # Clusters on Kubernetes and of Coiled close in their own way.
+                watch_close(type(client.cluster))
                 watch.run = watch._make(client).__enter__()
 
         def before(name: str) -> Any:
@@ -230,22 +248,32 @@ class _FirstClient:
 
             return closed
 
-        def cluster_closed(cluster: Any, *args: Any, **kwargs: Any) -> Any:
-            client = watch._client
-            if client is not None and not client._asynchronous and client.status == "running":
-                # A client may know only the address of its cluster.
-                at = getattr(cluster, "scheduler_address", None)
-                if client.cluster is cluster or client.scheduler.address == at:
-                    watch._leave(client, *sys.exc_info())
-            return close_cluster(cluster, *args, **kwargs)
+        def watch_close(made_by: Any) -> None:
+            close = getattr(made_by, "close", None)
+            if close is None or close in [each.close for each in closes]:
+                return
+            closes[made_by] = close
 
-        kind.__init__, kind._start, clusters.close = made, started, cluster_closed
+            def closed(cluster: Any, *args: Any, **kwargs: Any) -> Any:
+                client = watch._client
+                if client is not None and not client._asynchronous and client.status == "running":
+                    # A client may know only the address of its cluster.
+                    at = getattr(cluster, "scheduler_address", None)
+                    if client.cluster is cluster or client.scheduler.address == at:
+                        watch._leave(client, *sys.exc_info())
+                return close(cluster, *args, **kwargs)
+
+            made_by.close = closed
+
+        watch_close(clusters)
+        kind.__init__, kind._start = made, started
         kind.close, kind.shutdown = before("close"), before("shutdown")
         kind._close, kind._shutdown = before_awaiting("_close"), before_awaiting("_shutdown")
         try:
             yield
         finally:
-            clusters.close = close_cluster
+            for made_by, close in closes.items():
+                made_by.close = close
             for name, method in methods.items():
                 setattr(kind, name, method)
 

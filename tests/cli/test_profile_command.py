@@ -127,6 +127,26 @@ def test_a_script_of_dask_s_documentation_has_the_same_results(tmp_path, script)
     assert len(run.tasks)
 
 
+def test_a_cluster_that_closes_in_its_own_way_is_observed(run_script):
+    """As those of dask-kubernetes and Coiled do."""
+    script = """
+        from distributed import Client, LocalCluster
+
+        class Own(LocalCluster):
+            def close(self, timeout=None):
+                return self.sync(self._close)
+
+        if __name__ == "__main__":
+            cluster = Own(n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0")
+            Client(cluster).submit(sum, [1, 2]).result()
+            cluster.close()
+    """
+    done, run = run_script(script)
+    assert done.returncode == 0, done.stderr
+    assert run.ends["ok"].tolist() == [True]
+    assert set(run.tasks["name"]) == {"sum"}
+
+
 def test_an_exception_that_takes_no_attributes_leaves_by_the_context_of_the_client(run_script):
     done, run = run_script("""
         from dataclasses import dataclass
@@ -198,6 +218,26 @@ def test_a_script_imports_what_it_imports_by_itself(tmp_path, monkeypatch, safe)
             cwd=tmp_path, capture_output=True, text=True, check=False,
         )  # fmt: skip
         assert done.stdout.splitlines() == ["helped"] * (not safe), done.stderr
+
+
+@pytest.mark.parametrize("first", ["", "import dask", "from distributed import Client"])
+def test_a_script_configures_dask_as_by_itself(run_script, tmp_path, first):
+    """By variables that it sets before it imports Dask; later ones are too late."""
+    script = f"""
+        {first}
+        import os
+        os.environ["DASK_CONFIGURED__HERE"] = "3"
+        import dask.config
+        os.environ["DASK_LATE"] = "4"
+        print(dask.config.get("configured", None), dask.config.get("late", None))
+    """
+    profiled, _ = run_script(script)
+    assert profiled.returncode == 2, profiled.stderr
+    alone = subprocess.run(
+        [sys.executable, tmp_path / "my_job.py"], capture_output=True, text=True, check=True
+    )
+    assert profiled.stdout == alone.stdout
+    assert ("None None" in alone.stdout) is bool(first)
 
 
 def test_a_script_that_is_missing_is_a_usage_error(tmp_path):
