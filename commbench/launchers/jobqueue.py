@@ -110,7 +110,12 @@ class JobLauncher(Launcher):
             for key in ("job_script_prologue", "job_extra_directives", "worker_extra_args")
         )
         if not dask.config.get(f"jobqueue.{self.name}.log-directory", None):
-            extra = [*(line.format(logs=scratch) for line in self.log_directives), *extra]
+            # A folder may have blanks in its name.
+            logs = (
+                shlex.join(word.format(logs=scratch) for word in line.split())
+                for line in self.log_directives
+            )
+            extra = [*logs, *extra]
         variables = forwarded_env(environ, spec.env, nanny_environment())
         if _VISIBLE not in spec.env:
             # The queue assigns GPUs to a job.

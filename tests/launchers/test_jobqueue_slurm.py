@@ -22,7 +22,9 @@ def environ(tmp_path_factory):
 
 @pytest.fixture
 def line(tmp_path, environ):
-    with processes.command_line(tmp_path) as line:
+    folder = tmp_path / "with blanks"
+    folder.mkdir()
+    with processes.command_line(folder) as line:
         line.environ |= environ
         yield line
 
