@@ -123,15 +123,18 @@ def slow_pairs(run: Run, *, both_ways: bool = False) -> pd.DataFrame:
 def comparable(run: Run) -> pd.DataFrame:
     """Return the rows of ``run.pairs`` whose rates can be compared with others of their group."""
     known = run.pairs[(run.pairs["q50_Bps"] > 0) & (run.pairs["n"] >= MIN_TRANSFERS)]
-    # Batches that overlap share a link, so that only the rate of all together is its bandwidth.
-    overlap = (known["channel"] == "p2p") & (known["concurrency"] >= _MAX_CONCURRENCY)
-    known = known.assign(q50_Bps=known["q50_Bps"].mask(overlap, known["busy_Bps"]))
+    known = known.assign(q50_Bps=known["q50_Bps"].mask(_overlap(known), known["busy_Bps"]))
     complete = known["case_id"][known["channel"] == ROUNDS]
     known = known[(known["channel"] == ROUNDS) | ~known["case_id"].isin(complete)]
     # A small transfer is mostly latency, so that its rate is lower on the same link.
     size = known["bytes"] / known["n"]
     usual = size.groupby([known[name] for name in _GROUP], observed=True).transform("median")
     return known[size.between(usual / _ALIKE, usual * _ALIKE)]
+
+
+def _overlap(pairs: pd.DataFrame) -> pd.Series[bool]:
+    """Return which pairs have batches that share a link; only together they have its bandwidth."""
+    return (pairs["channel"] == "p2p") & (pairs["concurrency"] >= _MAX_CONCURRENCY)
 
 
 def _is_slow_again(table: pd.DataFrame, run: Run) -> pd.Series[bool]:
@@ -358,13 +361,20 @@ def _logs_by_launch(group: pd.DataFrame, run: Run, slow: Array) -> pd.DataFrame:
     case_id, channel = group.iloc[0][["case_id", "channel"]]
     log = run.transfers[counting(run)]
     log = log[(log["case_id"] == case_id) & (log["channel"] == channel)]
-    seconds = log["stop_s"] - log["start_s"]
-    log = log.assign(value=np.log(seconds.where(seconds > 0) / log["nbytes"]))
-    medians = log.groupby(["launch", "src", "dst"], observed=True)["value"].median().reset_index()
-    known = group[["src", "dst"]].assign(pair=np.arange(len(group)), slow=slow)
-    medians = medians.astype({"src": "str", "dst": "str"}).merge(
-        known.astype({"src": "str", "dst": "str"}), on=["src", "dst"]
+    key = ["launch", "src", "dst"]
+    log = log[log["stop_s"] > log["start_s"]].sort_values(key).astype({"src": "str", "dst": "str"})
+    transfers = log.assign(value=np.log((log["stop_s"] - log["start_s"]) / log["nbytes"]))
+    transfers = transfers.groupby(key, sort=False)
+    window = transfers.ngroup().to_numpy()
+    busy_s = grouping.union_lengths(log["start_s"].to_numpy(), log["stop_s"].to_numpy(), window)
+    medians = transfers.agg(value=("value", "median"), nbytes=("nbytes", "sum")).reset_index()
+    known = (
+        group[["src", "dst"]]
+        .astype("str")
+        .assign(pair=np.arange(len(group)), slow=slow, overlap=_overlap(run.pairs.loc[group.index]))
     )
+    medians = medians.assign(together=np.log(busy_s / medians["nbytes"])).merge(known, on=key[1:])
+    medians["value"] = medians["value"].mask(medians["overlap"], medians["together"])
     ordinary = medians["value"].mask(medians["slow"]).groupby(medians["launch"])
     return medians.assign(typical=ordinary.transform("median"))
 

@@ -88,6 +88,9 @@ def test_overlapping_batches_count_together(overlap, recorded):
     rates = {pair: 600e6 / (3 if pair in link else 1) for pair in cluster(4)}
     run = batches(rates, lambda each: (each.src, each.dst) in link)
     assert slow(recorded, case, run).empty
+    rates = {pair: 600e6 / (18 if pair in link else 1) for pair in cluster(4)}
+    run = batches(rates, lambda each: (each.src, each.dst) in link)
+    assert slow(recorded, case, run)["factor"].tolist() == pytest.approx([6, 6], rel=0.1)
 
 
 @pytest.mark.parametrize("n_workers", [4, 5, 12])
