@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import cache
 
@@ -46,6 +47,18 @@ def median_interval(n: int, confidence: float = CONFIDENCE) -> tuple[int, float]
     while k + 1 <= n // 2 and 1 - 2 * scipy.special.bdtr(k, n, 0.5) >= confidence:
         k += 1
     return k, max(0.0, float(1 - 2 * scipy.special.bdtr(k - 1, n, 0.5)))
+
+
+def launches_interval(
+    medians: Sequence[float], confidence: float = CONFIDENCE
+) -> tuple[float, float, float]:
+    """Return the limits and the level of ``median_interval`` for the launches' medians.
+
+    The limits are nan if the level is 0.
+    """
+    values = sorted(medians)
+    k, level = median_interval(len(values), confidence)
+    return (values[k - 1], values[-k], level) if level else (math.nan, math.nan, 0.0)
 
 
 def p_value(test: str, baseline: Array, candidate: Array) -> float:

@@ -25,7 +25,7 @@ import pandas as pd
 import scipy
 
 from commbench.model import AGAIN
-from commbench.stats.inference import median_interval
+from commbench.stats.inference import launches_interval
 from commbench.stats.links import link_classes
 from commbench.stats.selection import counted, in_suite_order
 
@@ -233,12 +233,12 @@ def _misfit(nbytes: np.ndarray[Any, Any], rest: np.ndarray[Any, Any]) -> dict[st
 
 
 def _interval(fits: Any) -> dict[str, float]:
-    k, level = median_interval(len(fits))
+    alphas, slopes = np.reshape(fits, (-1, 2)).T
+    low_s, high_s, level = launches_interval(alphas.tolist())
+    slowest_Bps, fastest_Bps, _ = launches_interval((1 / slopes).tolist())  # noqa: N806 - the unit
     if not level:
         return {}
-    (alpha_low, slope_low), (alpha_high, slope_high) = np.sort(fits, axis=0)[[k - 1, -k]]
     return {
-        "alpha_low_s": float(alpha_low), "alpha_high_s": float(alpha_high),
-        "beta_low_Bps": float(1 / slope_high), "beta_high_Bps": float(1 / slope_low),
-        "confidence": level,
+        "alpha_low_s": low_s, "alpha_high_s": high_s, "beta_low_Bps": slowest_Bps,
+        "beta_high_Bps": fastest_Bps, "confidence": level,
     }  # fmt: skip

@@ -18,10 +18,10 @@ import pandas as pd
 from commbench.model import LAYERS, Manifest, published
 from commbench.model.published import Figure, Value
 from commbench.model.units import format_message_size
+from commbench.stats.inference import launches_interval
 from commbench.stats.layers import pingpong_mode
 from commbench.stats.links import hosts
 from commbench.stats.selection import counted, in_suite_order
-from commbench.stats.summary import launches_interval
 from commbench.stats.worker_profile import worker_times
 
 if TYPE_CHECKING:

@@ -46,7 +46,7 @@ import scipy
 from commbench.model import AGAIN, FETCHES
 from commbench.stats import grouping
 from commbench.stats.grouping import Array
-from commbench.stats.inference import median_interval
+from commbench.stats.inference import launches_interval
 from commbench.stats.pairs import counting
 from commbench.stats.selection import in_suite_order
 
@@ -231,11 +231,10 @@ def _slow_in_group(group: pd.DataFrame, run: Run, both_ways: bool) -> pd.DataFra
         effects = by_launch[by_launch["pair"].isin(np.flatnonzero(members))]
         slower = effects["value"] - (effects["typical"] if limit is None else limit)
         # A launch may have transfers of slow pairs only.
-        effects = slower.groupby(effects["launch"]).median().dropna().sort_values().to_numpy()
+        effects = slower.groupby(effects["launch"]).median().dropna().to_numpy()
         reference = typical if limit is None else limit
         factor = np.exp(np.median(effects if len(effects) else logs[members] - reference))
-        k, level = median_interval(len(effects))
-        low, high = np.exp(effects[[k - 1, -k]]) if level else (np.nan, np.nan)
+        low, high, level = launches_interval(np.exp(effects).tolist())
         if factor < MIN_SLOWDOWN or low <= 1:
             continue
         typical_Bps = np.exp(-reference)  # noqa: N806 - the spelling of the unit

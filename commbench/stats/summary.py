@@ -8,13 +8,12 @@ the interval is that of the launches' medians.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
 
-from commbench.stats.inference import median_interval
+from commbench.stats.inference import launches_interval
 from commbench.stats.selection import GROUP, good_launches, in_suite_order, outer_regions
 from commbench.stats.stability import modes
 
@@ -28,16 +27,6 @@ _COLUMNS = (
     "low_mode_share", "min_s", "p5_s", "p25_s", "p75_s", "p95_s", "p99_s", "max_s", "cpu_s",
     "build_s", "submit_s", "throughput_Bps",
 )  # fmt: skip
-
-
-def launches_interval(medians: Sequence[float]) -> tuple[float, float, float]:
-    """Return the limits and the level of ``median_interval`` for the launches' medians.
-
-    The limits are nan if the level is 0.
-    """
-    values = sorted(medians)
-    k, level = median_interval(len(values))
-    return (values[k - 1], values[-k], level) if level else (math.nan, math.nan, 0.0)
 
 
 def launch_medians(run: Run) -> pd.DataFrame:

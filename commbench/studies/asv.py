@@ -27,7 +27,7 @@ from commbench.errors import ResultsError, UnwritableError, UsageError
 from commbench.machine import environment
 from commbench.machine.environment import recorded
 from commbench.model import Manifest
-from commbench.stats.inference import median_interval
+from commbench.stats.inference import launches_interval
 from commbench.stats.selection import GROUP, describe_settings, good_launches
 
 PARAM_NAMES = ("backend", "layer", "payload_bytes", "settings")
@@ -250,10 +250,9 @@ def _cell(samples: Sequence[float]) -> dict[str, Any]:
         "result": median, "stats_q_25": low, "stats_q_75": high, "stats_number": 1,
         "stats_repeat": len(samples), "samples": list(samples),
     }  # fmt: skip
-    k, level = median_interval(len(samples), _CONFIDENCE)
+    low, high, level = launches_interval(samples, _CONFIDENCE)
     if level >= _CONFIDENCE:
-        ordered = sorted(samples)
-        cell |= {"stats_ci_99_a": ordered[k - 1], "stats_ci_99_b": ordered[-k]}
+        cell |= {"stats_ci_99_a": low, "stats_ci_99_b": high}
     return cell
 
 

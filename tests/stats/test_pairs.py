@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commbench import stats
-from commbench.stats.summary import launches_interval
+from commbench.stats.inference import launches_interval
 
 MB = 1_000_000
 CASE = builders.case(n_workers=3)

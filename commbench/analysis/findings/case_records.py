@@ -19,7 +19,7 @@ from commbench.errors import CommbenchError
 from commbench.machine import cores
 from commbench.model import Case, Comparison, Effect, Finding
 from commbench.stats import MIN_LAUNCHES, grouping
-from commbench.stats.summary import launches_interval
+from commbench.stats.inference import launches_interval
 from commbench.stats.worker_profile import idle_demand, is_barrier, is_idle
 
 if TYPE_CHECKING:
