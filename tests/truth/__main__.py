@@ -21,7 +21,7 @@ sys.path[:0] = [str(ROOT / "tests" / folder) for folder in (".", "stats", "truth
 import outcomes  # noqa: E402
 from outcomes import exact, rate  # noqa: E402
 from test_comparison_rates import sequentially, verdict  # noqa: E402
-from trials import BUDGET_S, SHARES, TRIALS, Outcome  # noqa: E402
+from trials import BUDGET_S, SHARES, TRIALS, Outcome, is_precise  # noqa: E402
 
 from commbench.model import Stopping  # noqa: E402
 
@@ -134,17 +134,23 @@ def designs(table: pd.DataFrame) -> tuple[str, str]:
         shares = {}
         for factor in (1.0, 0.9, 0.85):
             verdicts = {"faster"} if factor < 1 else {"faster", "slower"}
-            shares[factor] = np.mean([
-                sequentially(list(one[:, None]), list(factor * two[:, None])).verdict in verdicts
+            compared = [
+                sequentially(list(one[:, None]), list(factor * two[:, None]))
                 for first in dice.integers(len(pool) - n + 1, size=N_DESIGNS)
                 for one, two in [pool[first : first + n].T]
-            ])  # fmt: skip
+            ]
+            shares[factor] = np.mean([each.verdict in verdicts for each in compared])
+            if factor == 1:
+                same = pd.Series([each.verdict == "same" for each in compared if is_precise(each)])
         cells = [f"{shares[1.0]:.1%}", f"{shares[0.9]:.0%}", f"{shares[0.85]:.0%}"]
+        cells.append(f"{same.sum()} of {len(same)}")
         rows.append(" | ".join([f"| {budget_s:.0f} s, {n} blocks", *cells]) + " |")
         goals = {
             f"{cells[0]} call equal backends different (goal: 5 %)": shares[1.0] <= 0.05,
             f"{cells[1]} see 10 % less time (80 %)": shares[0.9] >= 0.8,
             f"{cells[2]} see 15 % (95 %)": shares[0.85] >= 0.95,
+            f"{cells[3]} precise ones call equal backends the same (half)": 2 * same.sum()
+            >= len(same),
         }
         if several := [goal for goal, is_met in goals.items() if not is_met]:
             missed.append(f"of designs of {n} blocks {', '.join(several)}")
@@ -159,12 +165,14 @@ def designs(table: pd.DataFrame) -> tuple[str, str]:
 **{summary[0].upper() + summary[1:]}.** Designs are windows of blocks of two backends, in time order
 with five looks, {N_DESIGNS} of each kind from {len(pool)} blocks of {len(trials)} trials of equal
 backends. The times of one of the two were multiplied. They overlap: few trials leave the shares
-uncertain. `make run` compares four backends in about as many blocks as the shorter ones, and can
-miss more: its report says what. Runs of tcp differ from those before them, as `commbench compare`
-without `--control` compares runs, in {rate(differ)}.
+uncertain. Precise ones end with a standard error of the ratio of at most 2 %. `make run` compares
+four backends in about as many blocks as the shorter ones, and can miss more: its report says what.
+Runs of tcp differ from those before them, as `commbench compare` without `--control` compares runs,
+in {rate(differ)}.
 
-| `--budget` | equal backends differ (at most 5 %) | 10 % less time is seen (80 %) | 15 % (95 %) |
-| --- | --- | --- | --- |
+| `--budget` | equal backends differ (at most 5 %) | 10 % less time is seen (80 %) | 15 % (95 %) \
+| precise: equal ones are the same (half) |
+| --- | --- | --- | --- | --- |
 {table_of_designs}
 """
     return text, f" For two backends, {summary}: see below." * bool(missed)

@@ -176,9 +176,14 @@ def equal_backends(seed: int, folder: Path) -> Iterator[Outcome]:
         question="equal backends move the same bytes, within 5 %",
         right=abs(one / other - 1) <= 0.05, error=one / other - 1,
     )  # fmt: skip
-    if math.log(comparison.ci_high / comparison.ci_low) <= 2 * 1.96 * 0.02:
+    if is_precise(comparison):
         question = "equal backends are called the same, where the ratio's standard error is ≤ 2 %"
         yield Outcome(question=question, right=verdict == "same", wanted=0.5)
+
+
+def is_precise(comparison: Comparison) -> bool:
+    """Return whether the standard error of the ratio is at most 2 %."""
+    return math.log(comparison.ci_high / comparison.ci_low) <= 2 * 1.96 * 0.02
 
 
 def delayed_backend(seed: int, folder: Path) -> Iterator[Outcome]:
