@@ -15,8 +15,9 @@ from matplotlib.ticker import EngFormatter
 from commbench import stats
 from commbench.analysis.run import Run
 from commbench.model import LAYERS
-from commbench.model.units import format_bandwidth, format_message_size, format_seconds
+from commbench.model.units import format_message_size
 from commbench.reports.figures import style
+from commbench.reports.sections import median_bandwidth, median_time
 
 ROW_IN = 3.1
 SPARSE_FROM_RATIO = 16
@@ -27,6 +28,7 @@ LOG_FROM_RATIO = 20
 MAX_PANELS = 4
 LINE_IN = 0.3
 ASIDE_PT = 47
+MODES = " Open markers = the two modes into which launches split."
 """The width of a column of numbers to the right of the bars."""
 
 
@@ -49,6 +51,7 @@ def plot_sizes(run: Run) -> Figure | None:
         _meaning({modes[case_id] for case_id in points.case_id})
         + " Line = median of the launches' medians"
         + style.interval("band", points.confidence)
+        + MODES * bool(points.low_mode_s.notna().any())
         + style.not_shown(run, named, set(points.case_id)),
     )
     axes = part.subplots(len(rows), 2, squeeze=False, sharex=True, sharey="col")
@@ -112,15 +115,18 @@ def _draw(left: Axes, right: Axes, line: pd.DataFrame, look: style.Style, shift:
     low, high = np.where(sure, low, np.nan), np.where(sure, high, np.nan)
     # A line or band between distant sizes must not look like a measurement.
     sparse = len(size) < 2 or (size[1:] / size[:-1]).max() > SPARSE_FROM_RATIO
-    for ax, centre, bottom, top in (
-        (left, median, low, high),
-        (right, size / median, size / high, size / low),
+    modes = line[["low_mode_s", "high_mode_s"]].to_numpy()
+    for ax, centre, bottom, top, split in (
+        (left, median, low, high, modes),
+        (right, size / median, size / high, size / low, size[:, np.newaxis] / modes),
     ):
+        points = {"color": look.colour, "marker": look.marker, "markersize": 4.5}
         ax.plot(
-            size * shift, centre, ":" if sparse else "-", color=look.colour, marker=look.marker,
-            markersize=4.5, linewidth=1.4, markeredgecolor="white", markeredgewidth=0.5,
-            label=line.backend.iloc[0],
+            size * shift, centre, ":" if sparse else "-", linewidth=1.4, markeredgecolor="white",
+            markeredgewidth=0.5, markevery=np.isnan(split[:, 0]), label=line.backend.iloc[0],
+            **points,
         )  # fmt: skip
+        ax.plot(size * shift, split, fillstyle="none", linestyle="none", label="_modes", **points)
         if not sure.any():
             continue
         if sparse:
@@ -132,14 +138,16 @@ def _draw(left: Axes, right: Axes, line: pd.DataFrame, look: style.Style, shift:
 def _legend(ax: Axes, row: pd.DataFrame, what: str) -> None:
     # Show the most important numbers next to the names.
     smallest, largest = row.payload_bytes.min(), row.payload_bytes.max()
-    latency = row[row.payload_bytes == smallest].set_index("backend").median_s
-    bandwidth = row[row.payload_bytes == largest].set_index("backend").throughput_Bps
+    rows = {(each.backend, each.payload_bytes): each for each in row.itertuples()}
     handles, backends = ax.get_legend_handles_labels()
     ax.legend(
         handles,
         [
-            f"{style.label(backend)}\n{format_seconds(latency.get(backend, math.nan))}"
-            f" · {format_bandwidth(bandwidth.get(backend, math.nan))}"
+            f"{style.label(backend)}\n"
+            + " · ".join(
+                str(form(rows[backend, size])) if (backend, size) in rows else "—"
+                for form, size in ((median_time, smallest), (median_bandwidth, largest))
+            )
             for backend in backends
         ],
         title=f"{what} at {format_message_size(int(smallest))} ·\n"
@@ -210,7 +218,8 @@ def plot_layers(run: Run) -> Figure | None:
         f"Where the time of a message goes, layer by layer ({style.launches(table)})",
         "Bar = time of one message at the highest layer, from zero; its parts = what each layer"
         " adds to those below it. Numbers = the whole time at each layer. A line ends at the time"
-        " of a layer that takes longer than one above it. Medians of the launches' medians."
+        " of a layer that takes longer than one above it. Medians of the launches' medians; two"
+        " numbers, and a pale end of a bar = launches split into two modes."
         + (" memcpy: one copy. " if "memcpy" in layers else " ")
         + ("worker: a fetch, not halved." if "worker" in layers else "")
         + style.not_shown(run, groups, set(table["case_id"])),
@@ -226,23 +235,29 @@ def plot_layers(run: Run) -> Figure | None:
 
 
 def _draw_layers(ax: Axes, rows: pd.DataFrame, layers: list[str]) -> None:
-    largest = float(rows["median_s"].max())
+    largest = float(rows[["median_s", "high_mode_s"]].max(axis=None))
     factor, unit = style.scale(largest, "s")
     style.write_columns(ax, ASIDE_PT, -0.72, layers, color="0.35")
     cases = list(rows.groupby("case_id", sort=False))
     for y, (_, case) in enumerate(cases):
-        times = case.set_index("layer").median_s.reindex(layers)
-        style.write_columns(ax, ASIDE_PT, y, [format_seconds(time) for time in times])
+        both = {row.layer: str(median_time(row)) for row in case.itertuples()}
+        times = {layer: text.replace("or ", "or\n") for layer, text in both.items()}
+        style.write_columns(ax, ASIDE_PT, y, [times.get(layer, "—") for layer in layers])
         # A layer need not be built on the one below it: each adds to the fastest so far.
         fastest = np.minimum.accumulate(case.median_s.to_numpy()[::-1])[::-1] * factor
         for row, left, right in zip(case.itertuples(), [0, *fastest[:-1]], fastest, strict=True):
             colour, name = style.LAYERS[row.layer], f"{row.layer} {row.backend}"
-            ax.barh(y, right - left, left=left, height=0.6, color=colour, gid=name)
-            if (time := row.median_s * factor) > right:
+            if left < right == fastest[-1] and not math.isnan(row.low_mode_s):
+                # The highest layer ends at either mode.
+                low, high = row.low_mode_s * factor, row.high_mode_s * factor
+                right = max(left, low)
+                ax.barh(y, high - right, left=right, height=0.6, color=colour, alpha=0.3)
+            elif (time := row.median_s * factor) > right:
                 ax.plot(
                     [right, time], [y, y], color=colour, marker="D", markevery=[1], markersize=5,
                     markeredgecolor="white", linewidth=2, zorder=3, gid=f"longer {name}",
                 )  # fmt: skip
+            ax.barh(y, right - left, left=left, height=0.6, color=colour, gid=name)
     style.name_rows(ax, [style.label(case.backend.iloc[0], 14) for _, case in cases])
     ax.set_xlabel(f"time of one message ({unit})")
     style.from_zero(ax, "x", largest * factor)

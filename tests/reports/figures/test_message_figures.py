@@ -208,6 +208,42 @@ def test_the_time_at_each_layer_is_printed():
     assert words.count("—") == 2
 
 
+@pytest.fixture
+def bimodal():
+    """Return a run whose upper layer takes five times as long in half of the launches."""
+    case, records = pingpong("tcp", layers=("raw", "comm"), sizes=[1], launches=8)
+    slower = [
+        dataclasses.replace(r, seconds=r.seconds * 5)
+        if getattr(r, "layer", "") == "comm" and r.launch % 2 else r
+        for r in records
+    ]  # fmt: skip
+    return in_memory([case], slower)
+
+
+def test_modes_of_launches_are_shown_and_no_median_between_them(bimodal):
+    (summary,) = stats.summaries(bimodal).query("layer == 'comm'").itertuples()
+    both = [summary.low_mode_s, summary.high_mode_s]
+    assert both[1] / both[0] == pytest.approx(5, rel=0.2)
+    *_, latency, bandwidth = plot_sizes(bimodal).axes
+    for axes, points in ((latency, both), (bandwidth, [1 / seconds for seconds in both])):
+        median, *open_ = axes.lines
+        assert not any(median.get_markevery())
+        shown = [float(line.get_ydata()[0]) for line in open_ if line.get_fillstyle() == "none"]
+        assert shown == pytest.approx(points)
+    words = f"{format_seconds(both[1])}"
+    assert any(f" or {words} · " in text for text in texts(plot_sizes(bimodal)))
+
+
+def test_the_bar_of_two_modes_has_a_pale_end(bimodal):
+    (summary,) = stats.summaries(bimodal).query("layer == 'comm'").itertuples()
+    (axes,) = plot_layers(bimodal).axes
+    (pale,) = [bar for bar in axes.patches if bar.get_alpha()]
+    ratio = pale.get_width() / pale.get_x()
+    assert ratio == pytest.approx(summary.high_mode_s / summary.low_mode_s - 1)
+    assert any(" or\n" in text.get_text() for text in axes.texts)
+    assert not [line for line in axes.lines if "longer" in (line.get_gid() or "")]
+
+
 def test_layers_of_many_sizes_have_four_panels():
     figure = plot_layers(layered("tcp", sizes=[2**n for n in range(23)], launches=2))
     titles = [axes.get_title(loc="left") for axes in figure.axes]
