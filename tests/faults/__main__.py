@@ -25,8 +25,8 @@ from commbench.model import registry  # noqa: E402
 
 FILE = ROOT / "results" / "diagnosis" / "outcomes.jsonl"
 TUNING = {
-    "": ("90c32c5", "79c4c1b", "2c6afa2"), "encryption": ("5070a07",),
-    "compression": ("63199cd",),
+    "": ("90c32c5", "79c4c1b", "2c6afa2"), "compression": ("63199cd",),
+    **dict.fromkeys(("encryption", "gil", "p2p-disk"), ("5070a07", "63199cd", "3b2d6da")),
 }  # fmt: skip
 """The commits of proofs after which the estimates of rules were changed, of all or of one."""
 SINCE = {"p2p-disk": "9ca2716", "encryption": "9ca2716"}

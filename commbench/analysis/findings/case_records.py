@@ -191,7 +191,9 @@ class CaseRecords:
     def _mean_shares(self) -> dict[str, pd.DataFrame]:
         return {name: each.groupby(level=_WINDOW).mean() for name, each in self._shares.items()}
 
-    def activity(self, *labels: str, contexts: Collection[str] = ()) -> pd.Series[float]:
+    def activity(
+        self, *labels: str, contexts: Collection[str] = (), how: str = "mean"
+    ) -> pd.Series[float]:
         """Return the share of activities, over workers; 0 where none was recorded.
 
         Parameters
@@ -200,6 +202,8 @@ class CaseRecords:
             Labels of ``Activity``, whose times are added.
         contexts
             The contexts that count; without any, all.
+        how
+            What to take of several workers: ``mean`` or ``max``.
         """
         rows = self.measured_rows("activities")
         rows = rows[rows["label"].isin(labels)]
@@ -209,7 +213,7 @@ class CaseRecords:
         workers = workers.set_index([*_WINDOW, "worker"])
         seconds = rows.groupby([*_WINDOW, "worker"], observed=True)["seconds"].sum()
         shares = seconds.reindex(workers.index, fill_value=0.0) / workers["wall_s"]
-        result: pd.Series[float] = shares.groupby(level=_WINDOW).mean()
+        result: pd.Series[float] = shares.groupby(level=_WINDOW).agg(how)
         return result
 
     @cached_property

@@ -43,15 +43,15 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     saved_s = saved_s / n_workers / n_windows if wire_s > 0 else 0.0
     unused = case.share("queue_s", "data_s", "idle_s")
     lost = np.minimum(spent - saved_s / case.wall_s, unused)
-    if not lost.median() > 0:
-        return
-    estimates = [lost, *([] if case.has_full_cores else [case.at_both_ends(spent, unused)])]
+    at_ends = np.minimum(spent, unused)
+    if not case.has_full_cores:
+        at_ends = case.at_both_ends(spent, unused)
     kept = saved_bytes / row.logged_bytes if row.logged_bytes else 0.0
     yield Finding(
         statement=f"workers compress with {', '.join(names)}, which takes "
         f"{spent.median():.0%} of the time and saves {kept:.0%} of the bytes",
         evidence="activities: compress, decompress; coverage: logged against wire bytes",
-        effect=case.effect(*estimates),
+        effect=case.effect(lost.clip(lower=0.0), at_ends),
         remedy="turn it off: distributed.comm.compression: null",
         doubt="over a slower network the same compression may pay"
         + "; what workers spill is compressed, too" * bool(case.findings(spilling.RULE)),

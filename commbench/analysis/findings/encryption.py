@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from commbench.analysis.findings import MIN_EFFECT, CaseRecords, Rule
+from commbench.analysis.findings import CaseRecords, Rule
 from commbench.model import Finding
 from commbench.model.units import format_bytes
 
@@ -21,19 +21,20 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         return
     log = case.transfers
     moved = log["nbytes"].sum() / max(1, len(case.wall_s))
-    # Each byte is encrypted by one worker, and decrypted by another.
-    coded = 2 * _SECONDS_PER_BYTE * moved / case.n_workers / case.wall_s
-    # Tasks that run on a core go on. A message waits for the loops of both ends.
+    # Each byte is encrypted by one worker, and decrypted by another. Full cores share this work.
+    at_once = np.fmin(case.n_workers, case.n_cores) if case.has_full_cores else case.n_workers
+    coded = 2 * _SECONDS_PER_BYTE * moved / at_once / case.wall_s
+    # Tasks that run on a core go on. Elsewhere a message waits for the loops of both ends.
     unused = case.share("queue_s", "data_s", "idle_s")
-    estimate = case.effect(np.minimum(coded, unused), case.at_both_ends(coded, unused))
-    if not estimate.share >= MIN_EFFECT:
-        return
+    estimates = [np.minimum(coded, unused)]
+    if not case.has_full_cores:
+        estimates.append(case.at_both_ends(coded, unused))
     yield Finding(
         statement=f"messages are encrypted, {format_bytes(int(moved))} per iteration between "
         "workers",
         evidence="transfers: nbytes; profile: messages of the workers, "
         f"{case.share('messages_s').median():.0%}",
-        effect=case.gain(plain) or estimate,
+        effect=case.gain(plain) or case.effect(*estimates),
         remedy=f"where the network is trusted, use {plain}",
         doubt="what a byte costs differs between processors",
         trials=({"backend": plain},),

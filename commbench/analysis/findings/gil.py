@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -17,8 +16,6 @@ _ONE_CORE = 1.3
 """Libraries release the GIL for a part of the time."""
 _CONTENDED = 0.1
 """The least share of the time in which a request for the GIL has to wait."""
-_FREE = 0.5
-"""How many cores must be unused for one to be free when a thread gets the GIL."""
 
 
 def find(case: CaseRecords) -> Iterator[Finding]:
@@ -37,13 +34,12 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     wanted = on_cores.median() + n_threads * case.share("queue_s").median()
     if not (wanted >= _BUSY and on_cores.median() < _ONE_CORE and blocked.median() >= MIN_EFFECT):
         return
-    n_workers, saved = case.n_workers, blocked
-    if not math.isnan(case.n_cores):
-        # Where cores are free, a thread that waits for one has just been given the GIL.
-        is_free = (1 - case.cores_used) * case.n_cores >= _FREE
-        waits = case.share("blocked_s", "queue_s") if is_free else blocked
-        room = 1 - on_cores * n_workers / case.n_cores
-        saved = np.minimum(waits, room.clip(lower=0.0))
+    n_workers = case.n_workers
+    side_by_side = np.fmin(n_threads, case.n_cores / n_workers)
+    # What one thread after the other computes takes a part of the time on several cores.
+    serial = case.share("compute_s", "other_cpu_s") * n_threads
+    waits = case.share("blocked_s", "queue_s", "data_s", "idle_s")
+    saved = np.minimum(serial * max(0.0, 1 - 1 / side_by_side), waits)
     limit = case.case.cluster.memory_limit
     memory = {"memory_limit": f"{parse_bytes(limit) // n_threads}B"} if limit.endswith("B") else {}
     yield Finding(

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from commbench.analysis.findings import CaseRecords, Rule
+from commbench.analysis.findings import CaseRecords, Rule, memory_pauses, spilling
 from commbench.model import Finding
 
 _IN_MEMORY = {"distributed.p2p.storage.disk": "false"}
@@ -16,9 +16,13 @@ _IN_MEMORY = {"distributed.p2p.storage.disk": "false"}
 def find(case: CaseRecords) -> Iterator[Finding]:
     """Yield a finding if P2P shuffles write to disk.
 
-    Dask writes in the event loop. A message waits for the loops of both ends.
+    Dask writes in the event loop. Workers write at the same time, or the others wait for the one
+    that writes the longest.
     """
-    written = case.activity("background-disk disk-write", contexts=("p2p",))
+    written, longest = (
+        case.activity("background-disk disk-write", contexts=("p2p",), how=how)
+        for how in ("mean", "max")
+    )
     if not written.any():
         return
     unused = case.share("blocked_s", "queue_s", "data_s", "idle_s")
@@ -38,14 +42,16 @@ def find(case: CaseRecords) -> Iterator[Finding]:
             "if workers have the memory, and frames few partitions, shuffle these by tasks "
             "(dataframe.shuffle.method: tasks)"
         )
+    is_full = any(map(case.findings, (spilling.RULE, memory_pauses.RULE)))
     yield Finding(
         statement=f"P2P shuffles write to {case.disk} {written.median():.0%} of the time, in the "
         "event loops of workers, which neither send nor receive meanwhile",
         evidence="activities: p2p, background-disk disk-write",
-        effect=case.effect(np.minimum(written, unused), case.at_both_ends(written, unused)),
+        effect=case.effect(np.minimum(written, unused), np.minimum(longest, unused)),
         remedy="; or ".join(remedies),
         doubt="writes also wait for a core, where these are few; reads are not in these times",
-        trials=(_IN_MEMORY,) if arrays or not frames else (),
+        # Without disks, full memory ends workers.
+        trials=(_IN_MEMORY,) if (arrays or not frames) and not is_full else (),
     )
 
 

@@ -88,8 +88,11 @@ def _effect(case: CaseRecords, channel: str, slow: pd.DataFrame) -> Effect:
     if case.wall_s.empty or log.empty:
         return Effect()
     saved_s = case.busy_s(log, "launch", "iteration", "dst") * (1 - 1 / factors.median())
-    workers = case.profiles.set_index(["launch", "iteration", "worker"])["data_s"]
-    awaited_s = workers.reindex(saved_s.index)
+    workers = case.profiles.set_index(["launch", "iteration", "worker"])
+    awaited_s = workers["data_s"].reindex(saved_s.index)
+    # Tasks that run go on.
+    unused_s = workers[["blocked_s", "queue_s", "data_s", "idle_s"]].sum(axis=1, min_count=1)
+    saved_s = np.fmin(saved_s, unused_s.reindex(saved_s.index))
     window = ["launch", "iteration"]
     most, least = (
         seconds.groupby(level=window).max().reindex(case.wall_s.index, fill_value=0.0) / case.wall_s

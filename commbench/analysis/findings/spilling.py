@@ -11,6 +11,9 @@ from commbench.analysis.findings import CaseRecords, Rule
 from commbench.model import Finding
 from commbench.model.units import format_bytes, parse_bytes
 
+_USABLE = 0.8
+"""The share of a host's memory that workers may fill: the client and others need some, too."""
+
 
 def find(case: CaseRecords) -> Iterator[Finding]:
     """Yield a finding if workers spilled in measured iterations."""
@@ -26,8 +29,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         memory = case.run.manifest.environment.get("memory") or {}
         limits = [memory.get(name) for name in ("total_bytes", "cgroup_limit_bytes")]
         least = min((each for each in limits if isinstance(each, (int, float))), default=math.inf)
-        # Of other hosts the memory is not known.
-        if math.isnan(case.n_cores) or case.n_workers * more <= least:
+        # Of other hosts the memory is not known, and a host without memory ends workers.
+        if case.n_workers * more <= _USABLE * least and not math.isnan(case.n_cores):
             trials = [{"memory_limit": f"{more}B"}]
     # A worker also waits for the disks of those from which it fetches.
     both = case.at_both_ends(on_disk, unused)

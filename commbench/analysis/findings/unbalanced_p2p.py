@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from commbench.analysis.findings import CaseRecords, Rule
 from commbench.model import Finding
 from commbench.model.units import format_bytes
@@ -43,11 +45,14 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     if more.empty or more.median() < _MORE:
         return
     busy = case.busy_s(log, *window) / case.wall_s
+    # Tasks that run go on.
+    unused = case.share("blocked_s", "queue_s", "data_s", "idle_s", how="max")
+    saved = np.minimum(busy * (1 - 1 / more), unused)
     yield Finding(
         statement=f"one worker has {more.median():.1f} times the average output of P2P shuffles, "
         f"and receives {format_bytes(int(most.median()))} of it",
         evidence="transfers of the channel p2p: nbytes by iteration and dst; tasks that send them",
-        effect=case.effect((busy * (1 - 1 / more)).reindex(case.wall_s.index, fill_value=0.0)),
+        effect=case.effect(saved.reindex(case.wall_s.index, fill_value=0.0)),
         remedy="divide the data evenly: more partitions, or another key",
         doubt="few partitions can't be divided evenly",
     )
