@@ -162,6 +162,14 @@ class Run:
         last = pd.concat([launches.rename(index=str) for launches in used])
         return {str(case_id): int(n) + 1 for case_id, n in last.groupby(level=0).max().items()}
 
+    def last_block(self) -> tuple[int, set[str]]:
+        """Return the number of blocks, and the cases without a good launch in the last one."""
+        if self.ends.empty:
+            return 0, set()
+        last = self.ends["block"].max()
+        done = self.ends["case_id"][self.ends["ok"] & (self.ends["block"] == last)]
+        return int(last) + 1, {*self.cases} - {*done.astype("str")}
+
     # -- results
 
     # Each is what the function of this name in `stats` returns.

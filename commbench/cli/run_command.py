@@ -230,7 +230,9 @@ def _resume(given: dict[str, Any]) -> int:
         manifest = replace(manifest, suite=budget.pilot(manifest.suite))
     store = directory.RunStore.reopen(path, manifest)
     seed, begun = store.manifest.seed + len(data.ends), data.launches_begun()
-    return _execute(store, plan(suite, seed, done=done, begun=begun), given)
+    n_blocks, behind = data.last_block()
+    launches = plan(suite, seed, done=done, begun=begun, n_blocks=n_blocks, behind=behind)
+    return _execute(store, launches, given)
 
 
 def _execute(store: RunStore, launches: Sequence[Launch], given: dict[str, Any]) -> int:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import os
 import random
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import asdict, fields, is_dataclass
 from functools import cache
 from types import GenericAlias
@@ -299,13 +300,14 @@ def _hint(key: str, known: Collection[str]) -> str:
 
 def plan(
     suite: Suite, seed: int, *, done: Mapping[str, int] | None = None,
-    begun: Mapping[str, int] | None = None,
+    begun: Mapping[str, int] | None = None, n_blocks: int = 0, behind: Set[str] = frozenset(),
 ) -> list[Launch]:  # fmt: skip
     """Return the launches of `suite` in randomised complete blocks.
 
     Every block runs each case once, in random order, so that a drift of the machine affects all
     cases alike. `done` has the number of launches to leave out, by case id, and `begun` the first
-    free index of each case.
+    free index of each case. After `n_blocks` blocks, the last one is first completed by the cases
+    that are `behind`.
 
     Examples
     --------
@@ -316,18 +318,19 @@ def plan(
     [(0, 0), (0, 0), (1, 1), (1, 1)]
     """
     order = random.Random(seed)
-    begun = begun or {}
-    n_blocks = max(begun.values(), default=0)
+    index = Counter(begun)
+    n_blocks = n_blocks or max(index.values(), default=0)
     remaining = {case.id: case.launches - (done or {}).get(case.id, 0) for case in suite.cases}
+    late = {case_id for case_id in behind if remaining.get(case_id, 0) > 0}
+    blocks = [[case for case in suite.cases if case.id in late]]
+    for n in range(max(0, *remaining.values(), 0)):
+        blocks.append([case for case in suite.cases if n + (case.id in late) < remaining[case.id]])
     launches: list[Launch] = []
-    for block in range(max(0, *remaining.values(), 0)):
-        cases = [case for case in suite.cases if block < remaining[case.id]]
+    for block, cases in enumerate(blocks, start=n_blocks - 1):
         order.shuffle(cases)
         for position, case in enumerate(cases):
-            index = block + begun.get(case.id, 0)
-            launches.append(
-                Launch(case=case, index=index, block=block + n_blocks, position=position)
-            )
+            launches.append(Launch(case=case, index=index[case.id], block=block, position=position))
+            index[case.id] += 1
     return launches
 
 

@@ -411,7 +411,9 @@ def resumed(manifest: Manifest, given: Mapping[str, Any]) -> Manifest:
     rule = stopping(given)
     if rule is not None and manifest.stopping is not None:
         limits = {"budget_s": given.get("budget"), "detect": given.get("detect")}
-        kept = rule if given.get("rigorous") else manifest.stopping
+        kept = manifest.stopping
+        if given.get("rigorous"):
+            kept = replace(kept, budget_s=max(rule.budget_s, kept.budget_s), detect=rule.detect)
         rule = replace(kept, **{name: value for name, value in limits.items() if value is not None})
     launches = given.get("launches")
     if launches is not None:

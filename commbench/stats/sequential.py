@@ -52,11 +52,14 @@ def next_block(run: Run) -> Block:
     samples = samples[samples["layer"] == "workload"]
     if rule is None or rule.fixed_iterations or samples.empty:
         return Block(None, whole)
-    by_launch = samples.groupby(["case_id", "launch"])["seconds"]
-    inside = by_launch.sum().rename("inside").reset_index()
-    rest = ends.merge(inside, on=["case_id", "launch"])
-    overhead_s = float((rest["seconds"] - rest["inside"]).groupby(rest["case_id"]).median().sum())
-    iteration_s = float(samples.groupby("case_id")["seconds"].median().sum())
+    by_launch = samples.sort_values("iteration").groupby(["case_id", "launch"])
+    # Of an iteration not all is timed: its result is verified, and its log collected.
+    periods_s = by_launch["started_at_s"].diff().groupby(samples["case_id"]).median()
+    each_s = np.fmax(samples.groupby("case_id")["seconds"].median(), periods_s)
+    rest = ends.merge(by_launch.size().rename("n").reset_index(), on=["case_id", "launch"])
+    without_s = (rest["seconds"] - rest["n"] * rest["case_id"].map(each_s)).clip(lower=0.0)
+    overhead_s = float(without_s.groupby(rest["case_id"]).median().sum())
+    iteration_s = float(each_s.sum())
     logs = np.log(samples["seconds"].clip(lower=1e-9)).groupby(
         [samples["case_id"], samples["launch"]]
     )

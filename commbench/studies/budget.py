@@ -51,11 +51,14 @@ def extend(
     if rule is None:
         yield from launches
         return
+    data = read()
+    # Launches that complete a block have its iterations.
+    chosen = stats.next_block(data).iterations if data.last_block()[0] > N_PILOT_LAUNCHES else None
     for number, launch in enumerate(launches):
         begins_block = number > 0 and launch.position == 0
         if begins_block and stats.look(read()) == stats.N_LOOKS:
             break
-        yield launch
+        yield _designed(launch, chosen)
     last_launches = {case.id: case.launches - 1 for case in suite.cases}
     n_looks = 0
     while True:
@@ -68,12 +71,17 @@ def extend(
                 return
         iterations = stats.next_block(data).iterations
         seed, begun = manifest.seed + len(data.ends), data.launches_begun()
-        for launch in plan(suite, seed, done=last_launches, begun=begun):
-            kind = workloads.load(launch.case.workload)
-            if iterations is None or not issubclass(kind, ClusterWorkload):
-                yield launch
-            else:
-                yield replace(launch, case=replace(launch.case, iterations=iterations))
+        n_blocks, _ = data.last_block()
+        for launch in plan(suite, seed, done=last_launches, begun=begun, n_blocks=n_blocks):
+            yield _designed(launch, iterations)
+
+
+def _designed(launch: Launch, iterations: int | None) -> Launch:
+    """Return a launch with the chosen iterations, of which ping-pong and all-to-all have none."""
+    kind = workloads.load(launch.case.workload)
+    if iterations is None or not issubclass(kind, ClusterWorkload):
+        return launch
+    return replace(launch, case=replace(launch.case, iterations=iterations))
 
 
 def _describe(run: Run, number: int) -> str:

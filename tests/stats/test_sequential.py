@@ -64,14 +64,20 @@ def test_equal_backends_rarely_differ_and_a_tenth_is_detected(n_runs):
     assert faster.count("faster") >= 0.8 * n_runs
 
 
-def launches(case, n_launches, n_iterations, seconds=10.0, noise=0.1, between=0.0, seed=0):
+def launches(
+    case, n_launches, n_iterations, seconds=10.0, noise=0.1, between=0.0, seed=0, period_s=1.0
+):
     rng = np.random.default_rng(seed)
     records = []
     for launch in range(n_launches):
         level = math.exp(rng.normal(0, between))
         records += [
             builders.sample(
-                case, level * math.exp(rng.normal(0, noise)), launch=launch, iteration=number
+                case,
+                level * math.exp(rng.normal(0, noise)),
+                launch=launch,
+                iteration=number,
+                started_at_s=period_s * number,
             )
             for number in range(n_iterations)
         ]
@@ -92,6 +98,9 @@ def test_iterations_balance_the_cost_and_the_variance_of_both_levels(recorded):
     block = chosen(noise=0.1)
     assert block.iterations == pytest.approx(16, abs=1)
     assert block.seconds == pytest.approx(16 + block.iterations, rel=0.1)
+    # Two more seconds of each iteration are not timed.
+    block = chosen(noise=0.1, period_s=3.0)
+    assert block.seconds == pytest.approx(8 + 3 * block.iterations, rel=0.1)
 
 
 def test_few_launches_get_no_more_iterations_than_the_budget_has_time_for(recorded):

@@ -23,7 +23,8 @@ def simulate(noise, between):
             level = rng.lognormvariate(0, between)
             for record in backends.parse("fake").simulate(launch) or ():
                 if type(record).__name__ == "Sample":
-                    yield replace(record, seconds=level * rng.lognormvariate(0, noise))
+                    seconds = level * rng.lognormvariate(0, noise)
+                    yield replace(record, seconds=seconds, started_at_s=float(record.iteration))
                 elif type(record).__name__ not in BULK:
                     yield record
             yield LaunchEnd(
@@ -138,6 +139,8 @@ def test_a_resumed_run_first_completes_its_interrupted_block(run, tmp_path):
     result = processes.invoke("run", "--resume", path, figures=())
     assert result.exit_code == 0, result.output
     assert len(set(Counter(end["case_id"] for end in ends(path)).values())) == 1
+    blocks = Counter(end["block"] for end in ends(path))
+    assert blocks == dict.fromkeys(range(len(blocks)), 2)
     assert load(path).ended_by == "time"
 
 

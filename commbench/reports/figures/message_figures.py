@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -120,7 +121,7 @@ def _draw(left: Axes, right: Axes, line: pd.DataFrame, look: style.Style, shift:
         (left, median, low, high, modes),
         (right, size / median, size / high, size / low, size[:, np.newaxis] / modes),
     ):
-        points = {"color": look.colour, "marker": look.marker, "markersize": 4.5}
+        points: dict[str, Any] = {"color": look.colour, "marker": look.marker, "markersize": 4.5}
         ax.plot(
             size * shift, centre, ":" if sparse else "-", linewidth=1.4, markeredgecolor="white",
             markeredgewidth=0.5, markevery=np.isnan(split[:, 0]), label=line.backend.iloc[0],

@@ -1,4 +1,5 @@
 import asyncio
+import collections
 import contextlib
 import functools
 import itertools
@@ -25,7 +26,7 @@ from commbench.model import (
     WorkerPlace,
 )
 from commbench.store.emitter import InMemory
-from commbench.workloads.all_to_all import AllToAll
+from commbench.workloads.all_to_all import AllToAll, Links
 from commbench.workloads.base import Context
 
 MB = 10**6
@@ -172,6 +173,29 @@ def test_a_sample_is_the_mean_fetch_alone_and_the_whole_span_together(exchange):
         assert sample.warmup == (sample.iteration < 0)
         assert sample.cpu_seconds > 0
     assert len(select(exchange, Sample)) == 3 * 2 * len(SIZES)
+
+
+def test_a_slow_pair_with_fewer_fetches_weighs_as_much_as_others(answering, measure, cluster):
+    slow, _ = sorted(cluster.client.scheduler_info()["workers"])
+
+    async def answer(real, who, asked):
+        if who == slow:
+            await asyncio.sleep(0.2)
+        return await real()
+
+    with answering(answer):
+        exchange = measure(work(Links, sizes=(1000,)))
+    samples = [sample for sample in select(exchange, Sample) if sample.layer == "rounds"]
+    for sample in samples:
+        durations = collections.defaultdict(list)
+        for t in select(exchange, TransferRecord, sample.iteration):
+            if t.channel == "rounds":
+                durations[t.src, t.dst].append(t.stop_s - t.start_s)
+        few, many = sorted(map(len, durations.values()))
+        assert few < many
+        means = [sum(each) / len(each) for each in durations.values()]
+        assert sample.seconds == pytest.approx(sum(means) / len(means), abs=2e-6)
+    assert len(samples) == 3
 
 
 def test_workers_keep_no_block(exchange, cluster):
