@@ -191,14 +191,16 @@ def counting(run: Run) -> Array:
 def moved_bytes(run: Run) -> pd.Series[float]:
     """Return the serialized bytes that an iteration moved between workers, per case: the mean.
 
-    Only iterations with a sample that counts. Cases without a cluster of workers are not included.
+    Only iterations with a sample that counts. Cases without a cluster of workers, or whose bytes
+    were not counted because workers share a process, are not included.
     """
     iteration, samples = ["case_id", "launch", "iteration"], run.timed
     samples = samples[samples["layer"] == "workload"]
     between = run.wire[(run.wire["src"] != run.wire["dst"]) & (run.wire["dst"] != "")]
     between = between.merge(samples[iteration].drop_duplicates(), on=iteration)
     moved = between.groupby("case_id", observed=True)["nbytes"].sum()
-    moved = moved.reindex(pd.Index(run.coverage["case_id"]), fill_value=0)
+    covered = run.coverage["case_id"]
+    moved = moved.reindex(pd.Index(covered[covered.isin(run.wire["case_id"])]), fill_value=0)
     return (moved / samples.groupby("case_id").size()).dropna()
 
 
@@ -209,7 +211,8 @@ def coverage(run: Run) -> pd.DataFrame:
     -------
     DataFrame
         ``logged_bytes`` (in memory), of which ``p2p_bytes`` in batches of P2P shuffles, and
-        ``wire_bytes`` (serialized, counted by the comms, between different workers),
+        ``wire_bytes`` (serialized, counted by the comms, between different workers; nan if workers
+        share a process),
         ``coverage`` = logged / wire, ``self_bytes`` that workers sent to
         themselves over a comm, ``loopback_bytes`` that the kernel counted on ``lo`` in that time
         (nan if it was not asked); ``n_started`` fetches, of which ``n_logged``, ``n_busy``
@@ -235,11 +238,12 @@ def coverage(run: Run) -> pd.DataFrame:
         if wire.empty and fetches.empty and not seen:
             continue
         to_itself = wire.src == wire.dst
-        wire_bytes = int(wire[~to_itself & (wire.dst != "")].nbytes.sum())
+        on_wire = wire[~to_itself & (wire.dst != "")].nbytes.sum()
+        wire_bytes = math.nan if wire.empty else int(on_wire)
         ends = fetches[["n_busy", "n_failed", "n_in_flight"]].sum().astype(int)
         n_started = int(fetches["n_started"].sum())
         share = logged_bytes / wire_bytes if wire_bytes else math.nan
-        self_bytes = int(wire[to_itself].nbytes.sum())
+        self_bytes = math.nan if wire.empty else int(wire[to_itself].nbytes.sum())
         on_lo = int(network[network.interface == "lo"].nbytes.sum()) if len(network) else math.nan
         n_lost = n_started - int(ends.sum()) - n_logged
         names = (case.id, case.workload, case.variant)

@@ -227,7 +227,11 @@ WARM = {"iteration": -1}
         ),
         # Records count, and not what the worker says it had logged.
         ([log_count(CASE, n_started=10, n_logged=10), moved(0, 1, 5)], {"n_lost": 9}),
-        ([log_count(CASE)], {"coverage": math.nan}),
+        # Where workers share a process, their bytes are not counted.
+        (
+            [log_count(CASE)],
+            {"coverage": math.nan, "wire_bytes": math.nan, "self_bytes": math.nan},
+        ),
         # The second iteration was cut short.
         (
             [
@@ -243,6 +247,14 @@ WARM = {"iteration": -1}
 def test_coverage(records, expected, recorded):
     (row,) = stats.coverage(recorded([CASE], records)).to_dict("records")
     assert {name: row[name] for name in expected} == pytest.approx(expected, nan_ok=True)
+
+
+def test_what_workers_of_one_process_moved_is_unknown(recorded):
+    sample = builders.sample(CASE, 1.0)
+    assert recorded([CASE], [sample, log_count(CASE)]).moved_bytes.empty
+    nothing = wire(CASE, 100, dst="")
+    moved = recorded([CASE], [sample, log_count(CASE), nothing]).moved_bytes
+    assert moved.tolist() == [0]
 
 
 def test_coverage_of_cases_without_traffic_records(recorded):
