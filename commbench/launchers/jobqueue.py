@@ -245,9 +245,15 @@ class JobCluster(LocalCluster):
             jobs, self._jobs[:] = [*self._jobs], []
             await asyncio.gather(*(job.close() for job in jobs), return_exceptions=True)
 
-        # The end of the first worker makes another thread call this, too.
-        with self._cancelling, contextlib.suppress(Exception):
-            asyncio.run(close())
+        def cancel() -> None:
+            with contextlib.suppress(Exception):
+                asyncio.run(close())
+
+        # The end of the first worker makes another thread call this, too: that of the event loop.
+        with self._cancelling:
+            cancelling = threading.Thread(target=cancel)
+            cancelling.start()
+            cancelling.join()
 
 
 def _value(text: str) -> Any:

@@ -3,6 +3,7 @@
 A real Slurm is in ``test_jobqueue_slurm.py``.
 """
 
+import asyncio
 import os
 import subprocess
 from dataclasses import replace
@@ -185,12 +186,19 @@ def test_the_reason_why_a_queue_refuses_a_job_is_in_the_error(
         registry.load("launcher", "slurm")().start(spec("slurm"), "tcp", tmp_path)
 
 
-def test_jobs_are_cancelled_when_the_launch_is_ended(install, tmp_path, monkeypatch):
+@pytest.mark.parametrize("in_loop", [True, False])
+def test_jobs_are_cancelled_when_the_launch_is_ended(install, tmp_path, monkeypatch, in_loop):
     folder = install("slurm", NEVER)
     monkeypatch.setattr(process, "_undo", [])
 
-    def end_launch(*_):
+    async def undo_in_loop():
         process.undo_all()
+
+    def end_launch(*_):
+        if in_loop:
+            asyncio.run(undo_in_loop())
+        else:
+            process.undo_all()
         assert (folder / "cancelled").read_text().split() == ["4194305"] * 2
         raise LaunchError("ended")
 
