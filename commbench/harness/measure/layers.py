@@ -78,6 +78,7 @@ class Conversation(Exchange):
         self._theirs: Any = None
         """The peer's messages in the mode bidirectional: a copy of the announced payload."""
         self._reply: Any = None
+        self._acknowledgement: Any = None
 
     async def announce(self, payload: Any, count: int) -> None:  # noqa: D102
         await self._announce_kind(payload.size, count, self._kind)
@@ -85,6 +86,8 @@ class Conversation(Exchange):
             self._theirs = payload.copy()
             gpu.synchronize(self._workload.context.device)
             await self._send(self._theirs)
+            # It must not be under way when the clock starts.
+            await self._receive(self._acknowledgement)
 
     async def exchange(self, payload: Any) -> Any:  # noqa: D102
         if self._kind == Kind.PING:
@@ -194,7 +197,6 @@ class EndpointConversation(Conversation):
     ) -> None:
         super().__init__(backend, workload, mode)
         self._endpoint = endpoint
-        self._acknowledgement: Any = None
 
     async def announce(self, payload: Any, count: int) -> None:  # noqa: D102
         if self._reply is None or self._reply.shape != payload.shape:

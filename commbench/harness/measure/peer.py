@@ -320,6 +320,8 @@ async def _comm_answers(backend: Backend, comm: Any) -> None:
             else:
                 crosses, window = message["kind"] == Kind.CROSS, message["window"]
                 theirs = await comm.read() if crosses else None
+                if crosses:
+                    await comm.write(to_serialize(theirs[:STAMP_BYTES]))
                 for _ in range(message["count"]):
                     writing = write_window(comm, theirs, window if crosses else 0)
                     last, _ = await asyncio.gather(read_window(comm, window), writing)
@@ -353,6 +355,7 @@ async def _endpoint_answers(endpoint: Endpoint) -> None:
         acknowledgement = buffer[:STAMP_BYTES]
         if kind == Kind.CROSS:
             await endpoint.receive(theirs)
+            await endpoint.send(acknowledgement)
         for _ in range(count):
             if kind == Kind.PING:
                 await endpoint.pong(buffer)
