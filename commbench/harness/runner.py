@@ -21,7 +21,7 @@ from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from commbench import backends, workloads
+from commbench import backends
 from commbench.backends.base import Backend
 from commbench.errors import LaunchError, UnwritableError
 from commbench.harness.launch import ENDED, LOG, UNWRITABLE
@@ -30,7 +30,6 @@ from commbench.machine import gpu, process
 from commbench.model import Failure, Launch, LaunchEnd, Phase, Record, registry
 from commbench.store.emitter import PHASE
 from commbench.store.records import decode
-from commbench.workloads.base import PairWorkload
 
 _TICK_SECONDS = 0.5
 _MAX_LINE_BYTES = 1 << 20
@@ -173,9 +172,8 @@ def environment(launch: Launch, backend: Backend, scratch: Path) -> dict[str, st
     }
     variables = backend.environment(case.cluster.device, scratch)
     launcher: Launcher = registry.load("launcher", case.cluster.launcher)()
-    is_pair = issubclass(workloads.load(case.workload), PairWorkload)
     return {
-        **({} if is_pair else launcher.environment(case.cluster)),
+        **launcher.environment(case.cluster),
         **os.environ,
         process.FORWARDED: ",".join([*backend.variables, *variables]),
         **config,

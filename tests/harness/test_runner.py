@@ -12,8 +12,11 @@ import builders
 import processes
 import pytest
 
+from commbench import backends
 from commbench.errors import LaunchError, ResultsError
 from commbench.harness import runner
+from commbench.harness.cases import cases_for
+from commbench.launchers.local import nanny_environment
 from commbench.machine.process import MARK
 from commbench.model import (
     Case,
@@ -330,6 +333,13 @@ def test_every_launch_has_its_environment(tmp_path, monkeypatch):
     assert first[MARK]
     assert first[MARK] != second[MARK]
     assert MARK not in os.environ
+
+
+def test_all_layers_of_a_ping_pong_have_the_variables_of_workers(tmp_path):
+    (case,) = cases_for("pingpong", ["tcp"], {"layers": ("raw",)}, ClusterSpec())
+    launch = Launch(case=case, index=0, block=0, position=0)
+    environ = runner.environment(launch, backends.parse("tcp"), tmp_path)
+    assert nanny_environment().keys() <= environ.keys()
 
 
 def test_logs_that_cannot_be_written_end_the_run(tmp_path):
