@@ -289,9 +289,15 @@ def _coverage(run: Run) -> Iterator[str]:
     for row in run.coverage.itertuples():
         where = run.case_names[row.case_id]
         if row.n_lost > 0:
-            yield f"{where}: {row.n_lost} of {row.n_started} fetches are missing in the log"
+            yield (
+                f"{where}: {row.n_lost} of {row.n_started} fetches are missing in the log: the "
+                "bandwidths of pairs are of the others; times of iterations are not affected"
+            )
         elif row.n_lost < 0:
-            yield f"{where}: the logs have {-row.n_lost} fetches that no worker began"
+            yield (
+                f"{where}: the logs have {-row.n_lost} fetches that no worker began: don't rely on "
+                "its coverage"
+            )
         if row.coverage < _MIN_COVERAGE and not row.logged_bytes:
             unseen = format_bytes(row.wire_bytes)
             yield (
@@ -484,11 +490,11 @@ def _stalls(run: Run) -> Iterator[Disturbance]:
     for case_id, rows in stalled.groupby("case_id", sort=False):
         row = rows.loc[rows["p75_s"].idxmax()]
         yield Disturbance(
-            f"{run.case_names[case_id]}: a quarter of the messages of "
-            f"{format_message_size(row['payload_bytes'])} takes {format_seconds(row['p75_s'])} or "
-            f"more in the layer comm, and a worker's fetch {format_seconds(row['fetch_s'])}",
-            f" ({rows.shape[0]} of {both.loc[case_id].shape[0]} sizes): messages stall; with UCX, "
-            "compare its progress modes (docs/gpu.md)",
+            f"{run.case_names[case_id]}: messages of {format_message_size(row['payload_bytes'])} "
+            f"stall in the layer comm: a quarter takes {format_seconds(row['p75_s'])} or more, a "
+            f"worker's fetch {format_seconds(row['fetch_s'])}",
+            f" ({rows.shape[0]} of {both.loc[case_id].shape[0]} sizes); with UCX, compare its "
+            "progress modes (docs/gpu.md)",
         )
 
 

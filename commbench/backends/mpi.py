@@ -91,7 +91,10 @@ class MpiBackend(Backend):
         if all(lane.startswith("tcp/") for lane in lanes.split("+")) and "tcp/lo" in lanes:
             return "mpi moves its bytes over tcp/lo, where shared memory would do"
         if transport.endswith(STAGED):
-            return "mpi moves GPU memory by way of host memory (see the evidence of transports)"
+            return (
+                "mpi moves GPU memory by way of host memory: this MPI is not CUDA-aware, or an end "
+                "has no CuPy (docs/gpu.md)"
+            )
         return ""
 
     def settings(self) -> str:  # noqa: D102

@@ -306,7 +306,12 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
     rule = run.manifest.stopping
     again = _without_design(run.manifest.command)
     if warnings.missing_launches(run) and not run.is_user_code:
-        yield "measure the rest", f"commbench run --resume {path}"
+        n_launches, design = design_for_verdict(run)
+        has_verdict = rule or n_launches <= max(case.launches for case in run.suite.cases)
+        yield (
+            "measure the rest",
+            f"commbench run --resume {path}" + f" {design}" * (not has_verdict),
+        )
     elif again and _by_chance(run):
         yield "move the same bytes", f"{again} --task-placement pinned"
     elif again and run.comparisons and all(math.isinf(c.detectable) for c in run.comparisons):

@@ -108,14 +108,12 @@ def filled(text: str) -> str:
 
 def conclusion(questions: dict[str, list[str]]) -> str:
     """Return what the trials show."""
-    missed = "none is answered wrongly too often"
-    if names := questions["missed"]:
-        verb = "is" if len(names) == 1 else "are"
-        missed = f"{len(names)} {verb} answered wrongly too often: {'; '.join(names)}"
     n = {state: len(names) for state, names in questions.items()}
+    missed = "; ".join(questions["missed"]) or "none"
     return (
-        f"**Of {sum(n.values())} questions {missed}.** {n['shown']} are shown to be answered "
-        f"right as often as wanted; {n['open']} are open, because too few trials were run."
+        f"**Of {sum(n.values())} questions, {n['shown']} are shown to be answered right as often as "
+        f"wanted; {n['open']} are open, because too few trials were run; shown to be answered "
+        f"wrongly too often: {missed}.**"
     )
 
 
@@ -175,7 +173,7 @@ in {rate(differ)}.
 | --- | --- | --- | --- | --- |
 {table_of_designs}
 """
-    return text, f" For two backends, {summary}: see below." * bool(missed)
+    return text, f" Of two backends, {summary}: see below." * bool(missed)
 
 
 def launches(table: pd.DataFrame) -> str:

@@ -77,9 +77,10 @@ def _resolution(run: Run) -> str:
     what = "backends" if variants_title(run) == "backend" else "settings"
     if not able:
         n_launches, design = design_for_verdict(run)
+        is_planned = n_launches <= max(case.launches for case in run.suite.cases)
         return (
             f"This run can't tell any {what} apart: it has {plural(known[0].n_launches, 'launch')} "
-            f"per case, and needs {n_launches} ({design})."
+            f"per case, and needs {n_launches}{f' ({design})' * (not is_planned)}."
         )
     open_ = [c for c in able if c.verdict == "inconclusive"]
     unable = [c for c in known if c not in able and c.verdict == "inconclusive"]
@@ -88,10 +89,10 @@ def _resolution(run: Run) -> str:
     missed = []
     if open_:
         least, most = open_[0], open_[-1]
-        range_ = f"{most.detectable:.3g}×"
+        ratio_ = f"{most.detectable:.3g}×"
         if most.detectable > (1 + most.min_effect) * least.detectable:
-            range_ = f"{least.detectable:.3g}× to {range_}, by comparison"
-        missed.append(f"one of up to {range_}")
+            ratio_ += f" ({least.detectable:.3g}× in its best comparison)"
+        missed.append(f"one of up to {ratio_}")
     if unable:
         c, more = unable[0], f" and {len(unable) - 1} more" * (len(unable) > 1)
         pair = f"{c.candidate} vs {c.baseline}"

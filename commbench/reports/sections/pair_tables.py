@@ -140,8 +140,10 @@ def _pair_table(run: Run, channel: str, pairs: pd.DataFrame, most: int) -> Table
     n_cases = len(pairs["case_id"].unique())
     each = max(1, most // n_cases)
     shown = pairs[rank <= each].sort_values("q50_Bps") if len(pairs) > most else pairs
-    slowest = f"The {each} slowest" + " of each case" * (n_cases > 1)
-    cut = f" {slowest} of {len(pairs)} pairs. {REST}" if len(pairs) > most else ""
+    slowest = f"The {each} slowest of {len(pairs)} pairs"
+    if n_cases > 1:
+        slowest = f"The {each} slowest pairs of each case, of {len(pairs)} in all"
+    cut = f" {slowest}. {REST}" if len(pairs) > most else ""
     cut += "".join(f" {text}" for text in _missing_pairs(run, channel, pairs))
     classes = {*pairs["link"].unique()}
     if len(classes) == 1 and UNKNOWN not in classes:
