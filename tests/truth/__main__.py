@@ -111,8 +111,8 @@ def conclusion(questions: dict[str, list[str]]) -> str:
     n = {state: len(names) for state, names in questions.items()}
     missed = "; ".join(questions["missed"]) or "none"
     return (
-        f"**Of {sum(n.values())} questions, {n['shown']} are shown to be answered right as often as "
-        f"wanted; {n['open']} are open, because too few trials were run; shown to be answered "
+        f"**Of {sum(n.values())} questions, {n['shown']} are shown to be answered right as often "
+        f"as wanted; {n['open']} are open, because too few trials were run; shown to be answered "
         f"wrongly too often: {missed}.**"
     )
 
