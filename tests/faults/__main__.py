@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests" / folder) for folder in (".", "faults")]
 
 import outcomes  # noqa: E402
-from faults import SHARES, TRIALS, Outcome, possible  # noqa: E402
+from faults import FAULTS, SHARES, TRIALS, Outcome, possible  # noqa: E402
 from outcomes import rate  # noqa: E402
 
 from commbench.model import registry  # noqa: E402
@@ -64,7 +64,14 @@ def tables(rows: list[dict[str, Any]]) -> str:
     names = [*Outcome.__dataclass_fields__, "trial", "seed", "at", "commit", "machine"]
     every = pd.DataFrame(rows, columns=names)
     is_proof = every["trial"].str.startswith("prove-", na=False)
-    table, proofs = every[~is_proof], every[is_proof]
+    table, proofs = every[~is_proof], _valid(every[is_proof])
+    others = every[is_proof & every["rule"].ne("")].drop(proofs.index, errors="ignore")
+    left_out = ""
+    if len(others):
+        left_out = (
+            f" Proofs in jobs that no setting cures don't count: {others['right'].sum()} of "
+            f"{len(others)} cured."
+        )
     healthy = table[table["rule"] == ""]
     runs = table.drop_duplicates(["trial", "seed"])
     for name, rule in registry.loadable("rule").items():
@@ -88,11 +95,11 @@ def tables(rows: list[dict[str, Any]]) -> str:
         gain = (known["gain_low"] + known["gain_high"]) / 2
         in_range = gain.between(known["effect_low"], known["effect_high"])
         lines.append(
-            f"\nOf healthy runs, {rate(~healthy['right'].astype(bool))} had a finding; nothing was "
-            f"proved of {_rate(proofs['right'][proofs['rule'] == ''].astype(bool))}. Of the "
+            f"\nOf healthy runs, {rate(~healthy['right'].astype(bool))} had a finding; with useless "
+            f"remedies, nothing was proved: {_rate(proofs['right'][proofs['rule'] == ''])}. Of the "
             f"faults, {_rate(faulty['right'].astype(bool))} were cured. The predicted "
             f"effect was within the interval of the measured gain in {_rate(within)}, and the "
-            f"middle of that interval within the estimate's range in {_rate(in_range)}.\n"
+            f"middle of that interval within the estimate's range in {_rate(in_range)}.{left_out}\n"
             f"{outcomes.origin(every)}"
         )
     return "\n".join(lines)
@@ -102,15 +109,32 @@ def summary(rows: list[dict[str, Any]]) -> str:
     """Return the rates of all rules together, as an item of a list in Markdown."""
     table = pd.DataFrame(rows)
     is_proof = table["trial"].str.startswith("prove-")
+    proofs = _valid(table[is_proof])
     unseen = table[~is_proof & table["for_validation"] & ~table["trial"].eq("healthy")]
     healthy = table[table["trial"].eq("healthy") & table["rule"].eq("")]
-    cures = table[is_proof & table["rule"].ne("")]
+    cures = proofs[proofs["rule"] != ""]
     return (
         f"- **Of {len(unseen)} unseen faults {unseen['right'].sum()} were found**; "
         f"of {len(healthy)} runs whose tasks only sleep, {(~healthy['right']).sum()} had a\n"
         f"  finding; in {cures['right'].sum()} of {len(cures)} proofs of faults, "
         "`prove` found the cure."
     )
+
+
+def _valid(proofs: pd.DataFrame) -> pd.DataFrame:
+    """Return the proofs of faults where a setting can cure them, and those of useless remedies.
+
+    The first proofs of healthy runs had no remedy to prove.
+    """
+    incurable = {
+        name: {*fault.jobs} - {*(fault.curable_jobs or fault.jobs)}
+        for name, fault in FAULTS.items()
+    }
+    is_valid = [
+        row.job not in incurable[row.rule] if row.rule else pd.notna(row.gain_low)
+        for row in proofs.itertuples()
+    ]
+    return proofs[np.array(is_valid, dtype=bool)]
 
 
 def _predicted(proofs: pd.DataFrame) -> pd.DataFrame:

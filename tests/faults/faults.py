@@ -24,6 +24,7 @@ from commbench.analysis.run import Run
 from commbench.errors import UsageError
 from commbench.harness import interrupts
 from commbench.harness.options import MAX_REMEDIES
+from commbench.model import Effect
 from commbench.studies import prove
 
 _FOLDER = Path(__file__).parent
@@ -107,6 +108,22 @@ def _mesh(rate_Bps: float) -> namespaces.Layout:  # noqa: N803 - the spelling of
     return namespaces.mesh(4, {(a, b): rate_Bps for a in range(4) for b in range(a)})
 
 
+_USELESS = """
+from commbench.analysis.findings import Rule
+from commbench.model import Effect, Finding
+
+
+def find(case):
+    yield Finding(
+        statement="nothing is wrong", evidence="none", remedy="change what nothing reads",
+        doubt="", effect=Effect(share=0.3, low=0.1, high=0.5),
+        trials=({"NOTHING_READS_THIS": "1"}, {"distributed.comm.timeouts.connect": "31s"}),
+    )
+
+
+RULE = Rule(title="nothing", limit="none", find=find, needs_profile=False)
+"""
+"""A rule whose remedies can't help, so that there is something to prove about a healthy run."""
 _WAITS = ("few-cores", "bandwidth", "small-messages", "p2p-disk")
 """What may be true of any computation here: there are more processes than cores, and a disk."""
 FAULTS = {
@@ -140,6 +157,8 @@ FAULTS = {
     "encryption": Fault(
         jobs=("transpose-sum", "matmul", "rechunk"), amounts=(2.0, 4.0, 3.0), in_job=False,
         options=lambda n: ("--workers", int(n), "--backends", "tls"), curable=True,
+        # matmul loses less than a verdict needs, and rechunk more to its disk.
+        curable_jobs=("transpose-sum", "transpose-sum"),
     ),
     "transport": Fault(
         jobs=_CANNED, amounts=(2.0, 4.0, 3.0), in_job=False, also=("polling",),
@@ -262,15 +281,23 @@ class Trial:
         hit = next(hits, None)
         rules = [finding.rule for finding in run.findings]
         false = [rule for rule in rules if rule not in possible(self.name or "healthy")]
-        effect = (hit.effect.share, hit.effect.low, hit.effect.high) if hit else (None,) * 3
-        share, low, high = effect
-        fields = {"right": hit is not None if self.name else not false, **given}
+        share, low, high = (
+            (hit.effect.share, hit.effect.low, hit.effect.high) if hit else (None,) * 3
+        )
+        fields = {
+            "right": hit is not None if self.name else not false,
+            "effect": share, "effect_low": low, "effect_high": high, **given,
+        }  # fmt: skip
         return Outcome(
-            rule=self.name, amount=self.amount, job=self.job,
-            for_validation=is_validation(self.seed), found=rules, false=false,
+            rule=self.name,
+            amount=self.amount,
+            job=self.job,
+            for_validation=is_validation(self.seed),
+            found=rules,
+            false=false,
             statement=hit.statement if hit else "",
-            effect=share, effect_low=low, effect_high=high, **fields,
-        )  # fmt: skip
+            **fields,
+        )
 
 
 def _raise_for(status: int, output: str) -> None:
@@ -323,10 +350,15 @@ def _healthy(seed: int, folder: Path) -> Trial:
 
 
 def proved(name: str, seed: int, folder: Path) -> Iterator[Outcome]:
-    """Prove the remedies of a run with a fault that a setting cures, or of a healthy run."""
-    cured = FAULTS[name].curable_jobs if name else ()
-    trial = Trial.draw(name, seed, folder, cured) if name else _healthy(seed, folder)
-    with trial.injected() as options:
+    """Prove the remedies of a run with a fault that a setting cures, or useless ones."""
+    trial, rule = _healthy(seed, folder), "useless"
+    if name:
+        trial, rule = Trial.draw(name, seed, folder, FAULTS[name].curable_jobs), name
+    with trial.injected() as options, pytest.MonkeyPatch.context() as patch:
+        if not name:
+            rules = {"rules": {rule: "RULE"}}
+            plugged = processes.plug_in(folder / "plugged", "useless_rule", _USELESS, **rules)
+            patch.syspath_prepend(plugged)
         run = trial.measured(options, _PREDICTS)
         try:
             proof = prove.plan(run, most=MAX_REMEDIES)
@@ -339,8 +371,12 @@ def proved(name: str, seed: int, folder: Path) -> Iterator[Outcome]:
         if done.exit_code != 1:
             _raise_for(done.exit_code, done.output)
     # Other findings may have the same remedy.
-    cures = [settings for f in run.findings if f.rule == name for settings in f.trials]
-    gains: dict[str, object] = {}
+    cures = [settings for f in run.findings if f.rule == rule for settings in f.trials]
+    # Users read the effect of the first of these.
+    predicted = next((t.finding.effect for t in proof.trials if t.settings in cures), Effect())
+    gains: dict[str, object] = {
+        "effect": predicted.share, "effect_low": predicted.low, "effect_high": predicted.high,
+    }  # fmt: skip
     best, faulty = None, set[str]()
     paths = sorted(output.iterdir())
     for path in paths:
@@ -349,7 +385,7 @@ def proved(name: str, seed: int, folder: Path) -> Iterator[Outcome]:
         best = prove.winner(compared) if len(paths) > 1 else None
         for remedy, c in compared:
             if remedy.settings in cures:
-                gains = {"gain_low": 1 - c.ci_high, "gain_high": 1 - c.ci_low}
+                gains |= {"gain_low": 1 - c.ci_high, "gain_high": 1 - c.ci_low}
         faulty = {f.case_id for f in last.findings if f.rule == name}
     cured = best is not None and proof.present.id in faulty and best.case.id not in faulty
     right = cured if name else best is None
