@@ -38,7 +38,7 @@ _SPREADS = {
     ),
     "within": (
         "samples of one launch",
-        "within one",
+        "within a launch",
         "more --iterations, or find out what disturbs them",
     ),
 }
@@ -408,7 +408,7 @@ def _unstable_samples(run: Run) -> Iterator[Disturbance]:
         if column in texts:
             largest.append(f"{_share(spreads[column].max())} {where}")
     n_cases = spreads["case_id"].nunique()
-    statement = f"times spread by up to {' and '.join(largest)}"
+    statement = f"times spread by up to {' and up to '.join(largest)}".replace("up to more", "more")
     statement += f" ({len(unstable)} of {n_cases} cases)" * (n_cases > 1)
     for column, listed in texts.items():
         what, _, remedy = _SPREADS[column]
@@ -427,9 +427,9 @@ def _share(spread: float) -> str:
     Examples
     --------
     >>> _share(0.21), _share(553.15)
-    ('21%', 'over 1000%')
+    ('21%', 'more than 1000%')
     """
-    return f"{spread:.0%}" if spread <= 10 else "over 1000%"
+    return f"{spread:.0%}" if spread <= 10 else "more than 1000%"
 
 
 def _drift(run: Run) -> Iterator[Disturbance]:
