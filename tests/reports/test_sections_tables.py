@@ -63,6 +63,18 @@ def test_a_payload_has_a_bandwidth(recorded):
     assert table.rows == (("tcp", "2.00 GB/s", "2.00 GB/s…2.00 GB/s"),)
 
 
+@pytest.mark.parametrize(("payloads", "is_shown"), [((2, 2), True), ((2, 6), False)])
+def test_a_payload_that_rows_do_not_share_is_not_said_of_all(recorded, payloads, is_shown):
+    cases = [builders.case(n_workers=n, varied=("backend", "workers")) for n in (2, 4)]
+    records = [
+        record
+        for case, payload in zip(cases, payloads, strict=True)
+        for record in launches(case, [1.0] * 6, payload_bytes=payload)
+    ]
+    note = titled(recorded(cases, records), "time per iteration").note
+    assert ("Payload: " in note) == is_shown
+
+
 def test_tasks_of_a_users_code_are_in_a_row_per_name(recorded):
     case = builders.case(workload="train", cluster=ClusterSpec(launcher=USER_CODE))
     records = [task(case, 0, seconds, name="fit") for seconds in (1, 2, 6)]

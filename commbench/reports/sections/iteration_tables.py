@@ -54,7 +54,8 @@ def time_tables(run: Run) -> Iterator[Table]:
         return
     for _, group in table.groupby(table["case_id"].map(run.case_labels), sort=False):
         first = group.iloc[0]
-        payload = int(first.payload_bytes)
+        # Other numbers of workers may have another.
+        payload = int(first.payload_bytes) * (len({*group.payload_bytes}) == 1)
         ratios = {
             c.candidate_id: ratio(c) for c in run.comparisons
             if c.baseline_id == first.case_id and c.layer == "workload"
