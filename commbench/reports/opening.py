@@ -18,7 +18,15 @@ from commbench.harness.options import MAX_REMEDIES
 from commbench.model import LAYERS, Comparison, Stopping
 from commbench.model.units import format_seconds
 from commbench.reports import findings
-from commbench.reports.sections import Table, guarded, plural, scaling_table, sections, wins_table
+from commbench.reports.sections import (
+    Table,
+    guarded,
+    median_time,
+    plural,
+    scaling_table,
+    sections,
+    wins_table,
+)
 from commbench.reports.sections.differences import (
     design_for_verdict,
     name,
@@ -132,10 +140,9 @@ def _verdicts(run: Run) -> Iterator[str]:
                 if row.case_id in scaled:
                     continue
                 if run.is_user_code:
-                    yield f"{what} took {format_seconds(row.median_s)}{_waits(run, row)}."
+                    yield f"{what} took {median_time(row)}{_waits(run, row)}."
                     continue
-                seconds = format_seconds(row.median_s)
-                yield f"{what}: {row.backend} takes {seconds}{_each(run, row)}."
+                yield f"{what}: {row.backend} takes {median_time(row)}{_each(run, row)}."
                 continue
             compared = {
                 (c.baseline_id, c.candidate_id): c
@@ -164,8 +171,8 @@ def _each(run: Run, row: Any) -> str:
     counts = run.samples[run.samples["case_id"] == row.case_id].iloc[0]
     if counts.n_operations < 2 or counts.operations == "bytes":
         return ""
-    each = format_seconds(row.median_s / counts.n_operations)
-    return f" for {counts.n_operations} {counts.operations}, {each} for each"
+    n = counts.n_operations
+    return f" for {n} {counts.operations}, {median_time(row, n)} for each"
 
 
 def _waits(run: Run, row: Any) -> str:
