@@ -10,7 +10,8 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from commbench import model, stats, workloads
-from commbench.errors import CommbenchError, ResultsError
+from commbench.errors import ResultsError
+from commbench.harness.cases import make_workload
 from commbench.model import FETCHES, LAYERS, Case, Manifest, Record, Suite, registry
 from commbench.store import directory, records, tables
 from commbench.workloads.base import FetchWorkload, PairWorkload
@@ -280,9 +281,9 @@ def load(run: str | Path) -> Run:
 
 
 def _scales(case: Case) -> bool:
-    # Runs may have workloads of plug-ins that are not installed.
-    with suppress(CommbenchError):
-        return bool(workloads.load(case.workload).scales)
+    # Runs may have workloads of plug-ins that are not installed, or that fail.
+    with suppress(Exception):
+        return make_workload(case).scales
     return True
 
 

@@ -38,7 +38,7 @@ _SPREADS = {
     ),
     "within": (
         "samples of one launch",
-        "within one",
+        "within a launch",
         "more --iterations, or find out what disturbs them",
     ),
 }
@@ -182,7 +182,11 @@ def _clocks(run: Run) -> Iterator[str]:
 def _modes(run: Run) -> Iterator[str]:
     table = run.summaries
     for case_id, rows in table[table["low_mode_s"].notna()].groupby("case_id", sort=False):
-        row = next(rows.itertuples())
+        # A fast and a slow copy of memory say little about the backend.
+        row = max(
+            rows.itertuples(),
+            key=lambda each: (each.layer != "memcpy", each.high_mode_s / each.low_mode_s),
+        )
         layer = FETCHES.get(row.layer, f"{row.layer} layer")
         where = "" if row.layer == "workload" else f", {layer} at "
         nbytes = run.message_bytes(row.case_id, row.layer, row.payload_bytes)
@@ -414,7 +418,7 @@ def _unstable_samples(run: Run) -> Iterator[Disturbance]:
         if column in texts:
             largest.append(f"{_share(spreads[column].max())} {where}")
     n_cases = spreads["case_id"].nunique()
-    statement = f"times spread by up to {' and '.join(largest)}"
+    statement = f"times spread by up to {' and up to '.join(largest)}".replace("up to more", "more")
     statement += f" ({len(unstable)} of {n_cases} cases)" * (n_cases > 1)
     for column, listed in texts.items():
         what, _, remedy = _SPREADS[column]
@@ -433,9 +437,9 @@ def _share(spread: float) -> str:
     Examples
     --------
     >>> _share(0.21), _share(553.15)
-    ('21%', 'over 1000%')
+    ('21%', 'more than 1000%')
     """
-    return f"{spread:.0%}" if spread <= 10 else "over 1000%"
+    return f"{spread:.0%}" if spread <= 10 else "more than 1000%"
 
 
 def _drift(run: Run) -> Iterator[Disturbance]:

@@ -18,13 +18,23 @@ from commbench.harness.options import MAX_REMEDIES
 from commbench.model import LAYERS, Comparison, Stopping
 from commbench.model.units import format_seconds
 from commbench.reports import findings
-from commbench.reports.sections import Table, guarded, plural, scaling_table, sections, wins_table
+from commbench.reports.sections import (
+    Table,
+    guarded,
+    median_time,
+    plural,
+    scaling_table,
+    sections,
+    wins_table,
+)
 from commbench.reports.sections.differences import (
     design_for_verdict,
+    name,
     ranked,
     resolution,
     slowdowns,
     subject,
+    task,
 )
 from commbench.reports.sections.iteration_tables import DOING
 from commbench.reports.sections.pair_tables import no_slow_pair
@@ -113,27 +123,26 @@ def _verdicts(run: Run) -> Iterator[str]:
     table = table.sort_values("layer", key=lambda layer: layer.map(depth), kind="stable")
     wrong = run.pair_transports["contradiction"] != ""
     doubtful = set(run.pair_transports["case_id"][wrong].astype("str"))
-    tasks = table["case_id"].map(run.case_labels)
+    tasks = [task(run, case_id) for case_id in table["case_id"]]
     yield from scaling_table.verdicts(run)
     scaled = {case_id for _, points in scaling_table.series(run) for case_id in points["case_id"]}
     advised: dict[str, str] = {}
-    for (task, layer), rows in table.groupby([tasks, "layer"], sort=False, observed=True):
+    for (label, layer), rows in table.groupby([tasks, "layer"], sort=False, observed=True):
         n_cases = rows["case_id"].nunique()
         sizes = rows.groupby("payload_bytes")["case_id"].nunique()
         shared = sizes.index[sizes == n_cases] if (sizes == n_cases).any() else sizes.index
         for size in sorted({shared.min(), shared.max()}):
             group = rows[rows["payload_bytes"] == size].sort_values("median_s", kind="stable")
-            what = subject(run, str(task), group["case_id"].iloc[0], str(layer), size)
-            names = dict(zip(group["case_id"], group["backend"], strict=True))
+            what = subject(run, str(label), group["case_id"].iloc[0], str(layer), size)
+            names = {case_id: name(run.cases[case_id]) for case_id in group["case_id"]}
             if len(names) == 1:
                 (row,) = group.itertuples()
                 if row.case_id in scaled:
                     continue
                 if run.is_user_code:
-                    yield f"{what} took {format_seconds(row.median_s)}{_waits(run, row)}."
+                    yield f"{what} took {median_time(row)}{_waits(run, row)}."
                     continue
-                seconds = format_seconds(row.median_s)
-                yield f"{what}: {row.backend} takes {seconds}{_each(run, row)}."
+                yield f"{what}: {row.backend} takes {median_time(row)}{_each(run, row)}."
                 continue
             compared = {
                 (c.baseline_id, c.candidate_id): c
@@ -150,7 +159,7 @@ def _verdicts(run: Run) -> Iterator[str]:
                 yield f"{what}: {n_launches} can't tell {_listed(names.values())} apart."
                 continue
             # Nobody can choose a backend per layer.
-            advises = layer not in LAYERS or advised.setdefault(task, layer) == layer
+            advises = layer not in LAYERS or advised.setdefault(label, layer) == layer
             shown = _sentence(
                 names, compared, doubtful, advises=advises, intervals=layer != "workload"
             )
@@ -162,8 +171,8 @@ def _each(run: Run, row: Any) -> str:
     counts = run.samples[run.samples["case_id"] == row.case_id].iloc[0]
     if counts.n_operations < 2 or counts.operations == "bytes":
         return ""
-    each = format_seconds(row.median_s / counts.n_operations)
-    return f" for {counts.n_operations} {counts.operations}, {each} for each"
+    n = counts.n_operations
+    return f" for {n} {counts.operations}, {median_time(row, n)} for each"
 
 
 def _waits(run: Run, row: Any) -> str:

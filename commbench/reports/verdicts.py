@@ -253,6 +253,8 @@ def _junit(runs: ComparedRuns) -> str:
 
 
 def _json(runs: ComparedRuns) -> str:
+    # With a control they are multiples.
+    no_times = dict.fromkeys(("baseline_s", "candidate_s")) if runs.control else {}
     return json.dumps(
         {
             "outcome": runs.outcome,
@@ -263,7 +265,7 @@ def _json(runs: ComparedRuns) -> str:
             "lost": runs.lost,
             "control": runs.control or None,
             "warnings": runs.warnings,
-            "comparisons": [asdict(comparison) for comparison in runs.comparisons],
+            "comparisons": [asdict(comparison) | no_times for comparison in runs.comparisons],
         }
     )
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -27,8 +27,8 @@ from commbench.stats.worker_profile import worker_times
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
 _QUANTITY_COLUMNS = [
-    "case_id", "quantity", "workload", "backend", "device", "n_workers", "layer", "message_bytes",
-    "low", "mid", "high",
+    "case_id", "quantity", "workload", "backend", "setting", "device", "n_workers", "layer",
+    "message_bytes", "low", "mid", "high",
 ]  # fmt: skip
 
 
@@ -36,11 +36,12 @@ _QUANTITY_COLUMNS = [
 class PublishedComparison:
     """A published value and the run's value of the same quantity, or one of them alone.
 
-    ``backend`` to ``n_workers`` describe the measurement (``n_workers`` is 0 for a pair of
-    processes, or if it is not a single number). ``here`` lies between ``here_low`` and
-    ``here_high``; all are nan if nothing was measured. For a ratio, ``here`` is the geometric mean
-    over ``n_points`` numbers of workers or message sizes, and the limits are the smallest and the
-    largest ratio. ``differences`` are the reasons not to compare the two values.
+    ``backend`` to ``n_workers`` describe the measurement (``backend`` with the settings that are
+    varied; ``n_workers`` is 0 for a pair of processes, or if it is not a single number). ``here``
+    lies between ``here_low`` and ``here_high``; all are nan if nothing was measured. For a ratio,
+    ``here`` is the geometric mean over ``n_points`` numbers of workers or message sizes, and the
+    limits are the smallest and the largest ratio. ``differences`` are the reasons not to compare
+    the two values.
     """
 
     quantity: str
@@ -112,10 +113,10 @@ def ratios(table: pd.DataFrame, value: Value) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        One row per workload, layer, device, number of workers and message size for which both
-        backends have a value above 0, with ``ratio``: below 1, ``value.backend`` is worse.
+        One row per workload, layer, device, setting, number of workers and message size for which
+        both backends have a value above 0, with ``ratio``: below 1, ``value.backend`` is worse.
     """
-    key = ["workload", "layer", "device", "n_workers", "message_bytes"]
+    key = ["workload", "layer", "device", "setting", "n_workers", "message_bytes"]
     mine = _matching(value, table)
     base = table[(table["quantity"] == value.quantity) & (table["backend"] == value.over)]
     both = mine.merge(base[[*key, "mid"]], on=key, suffixes=("", "_over"))
@@ -141,12 +142,13 @@ def _ratio_comparisons(
     run: Run, figure: Figure, value: Value, table: pd.DataFrame
 ) -> Iterator[PublishedComparison]:
     measured = ratios(table, value)
-    for (workload, layer, device), group in measured.groupby(
-        ["workload", "layer", "device"], sort=False
+    for (workload, layer, device, setting), group in measured.groupby(
+        ["workload", "layer", "device", "setting"], sort=False
     ):
         yield PublishedComparison(
-            quantity=value.quantity, unit=value.unit, workload=workload, backend=value.backend,
-            layer=layer, device=device, n_workers=0, value=value,
+            quantity=value.quantity, unit=value.unit, workload=workload,
+            backend=f"{value.backend} {setting}".strip(), layer=layer, device=device, n_workers=0,
+            value=value,
             here=math.exp(sum(map(math.log, group["ratio"])) / len(group)),
             here_low=float(group["ratio"].min()), here_high=float(group["ratio"].max()),
             n_points=len(group),
@@ -161,9 +163,9 @@ def _alone(
 ) -> PublishedComparison:
     return PublishedComparison(
         quantity=row.quantity, unit=published.UNITS[row.quantity], workload=row.workload,
-        backend=row.backend, layer=row.layer, device=row.device, n_workers=row.n_workers,
-        value=value, here=row.mid, here_low=row.low, here_high=row.high, n_points=1,
-        differences=differences,
+        backend=f"{row.backend} {row.setting}".strip(), layer=row.layer, device=row.device,
+        n_workers=row.n_workers, value=value, here=row.mid, here_low=row.low, here_high=row.high,
+        n_points=1, differences=differences,
     )  # fmt: skip
 
 
@@ -216,7 +218,8 @@ def measured_quantities(run: Run, wanted: Collection[str]) -> pd.DataFrame:
     -------
     DataFrame
         One row per case and quantity, for a ping-pong also per layer and ``message_bytes``, in the
-        order of the suite. ``message_bytes`` is 0 for other workloads, ``n_workers`` for a
+        order of the suite. ``setting`` is empty if nothing but backends and numbers of workers is
+        varied. ``message_bytes`` is 0 for other workloads, ``n_workers`` for a
         ping-pong. ``low``, ``mid`` and ``high`` are: for ``time``, ``throughput``,
         ``communication time``, ``transfer throughput``, ``latency`` and ``bandwidth`` the median
         and its interval, nan without one; for ``pair bandwidth`` the median of the ordered pairs'
@@ -228,8 +231,10 @@ def measured_quantities(run: Run, wanted: Collection[str]) -> pd.DataFrame:
         for case_id, layer, message_bytes, limits in _measured(quantity, run):
             case = run.cases[str(case_id)]
             n_workers = 0 if run.kinds[case.id] == "pair" else case.cluster.n_workers
-            what = (case.id, quantity, case.workload, case.backend, case.cluster.device, n_workers)
-            rows.append((*what, layer, message_bytes, *limits))
+            others = tuple(name for name in case.varied if name not in ("backend", "workers"))
+            setting = replace(case, varied=others).variant
+            what = (case.id, quantity, case.workload, case.backend, setting, case.cluster.device)
+            rows.append((*what, n_workers, layer, message_bytes, *limits))
     table = pd.DataFrame(rows, columns=_QUANTITY_COLUMNS)
     return in_suite_order(table, run, ["quantity", "layer", "message_bytes"])
 

@@ -98,7 +98,7 @@ class Workload(ABC):
     """A frozen dataclass; `option` makes its fields."""
     task_placement: ClassVar[str] = "pinned"
     """The default of the option of this name."""
-    scales: ClassVar[bool] = True
+    scales: bool = True
     """Whether more workers share its work, so that they have an efficiency."""
     tool: ClassVar[str] = ""
     """The ``tool`` of its samples, if results can't be verified."""

@@ -49,6 +49,7 @@ class TinyTasks(ClusterWorkload):
         super().__init__(params, context)
         self._n_tasks = params.tasks or _N_TASKS[params.mode]
         self._n_built = 0
+        self.scales = params.mode == "throughput"
 
     @property
     def operations(self) -> tuple[int, str]:

@@ -185,6 +185,16 @@ def test_samples_that_spread_within_launches(spread, expected):
         assert " in merge over tcp: " in warning
 
 
+def test_a_spread_beyond_tenfold_is_not_called_up_to_that():
+    records = [
+        sample(CASE, seconds, launch=launch, iteration=iteration)
+        for launch in range(8)
+        for iteration, seconds in enumerate((1.0, 1.0, 1.0, 50.0, 50.0))
+    ]
+    (spread,) = warnings.disturbances(builders.in_memory([CASE], builders.ended(records)))
+    assert spread.statement == "times spread by more than 1000% within a launch"
+
+
 def test_medians_that_a_budget_left_unknown_have_one_warning():
     case = builders.case(workload="pingpong", launches=8)
     records = messages(case, sizes=(1, 8192), spread=lambda _: 0.4)

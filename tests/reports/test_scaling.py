@@ -74,6 +74,18 @@ def test_no_number_of_workers_behind_the_first_that_does_not_pay_is_advised(scal
     assert "at most 1 worker for this work. Of 2, each does 44%" in verdicts(scaled(*points))[0]
 
 
+@pytest.mark.parametrize(
+    ("mode", "n_rows"), [("throughput", 2), ("first-result", 0), ("single", 0)]
+)
+def test_work_that_workers_can_not_share_has_no_efficiency(recorded, mode, n_rows):
+    cases = [
+        builders.case(workload="tiny-tasks", n_workers=n, varied=VARIED, params={"mode": mode})
+        for n in (1, 2)
+    ]
+    records = [record for case in cases for record in builders.launches(case, [1.0] * 6)]
+    assert len(recorded(cases, records).scaling) == n_rows
+
+
 def test_other_settings_are_no_scaling(recorded):
     case = builders.case(varied=("backend",))
     assert recorded([case], builders.launches(case, [1.0] * 6)).scaling.empty

@@ -6,9 +6,11 @@ from builders import failure, launches, message, sample, task, transfer, transpo
 from shown import titled, titles
 
 from commbench.model import USER_CODE, ClusterSpec
+from commbench.reports.opening import verdicts
 from commbench.reports.sections import tables
 
 CASE = builders.case()
+BIMODAL = (0.88, 7.84, 1.10, 7.90, 1.25, 7.91)
 
 
 def test_cases_with_different_parameters_have_separate_tables(recorded):
@@ -61,6 +63,44 @@ def test_a_payload_has_a_bandwidth(recorded):
     (table,) = (each for each in tables(recorded([case], records)) if "payload per" in
                 " ".join(each.columns))  # fmt: skip
     assert table.rows == (("tcp", "2.00 GB/s", "2.00 GB/s…2.00 GB/s"),)
+
+
+@pytest.mark.parametrize(("payloads", "is_shown"), [((2, 2), True), ((2, 6), False)])
+def test_a_payload_that_rows_do_not_share_is_not_said_of_all(recorded, payloads, is_shown):
+    cases = [builders.case(n_workers=n, varied=("backend", "workers")) for n in (2, 4)]
+    records = [
+        record
+        for case, payload in zip(cases, payloads, strict=True)
+        for record in launches(case, [1.0] * 6, payload_bytes=payload)
+    ]
+    note = titled(recorded(cases, records), "time per iteration").note
+    assert ("Payload: " in note) == is_shown
+
+
+def test_rates_sentences_and_scaling_have_both_modes_or_none(recorded):
+    varied = {"varied": ("workers",), "workload": "tiny-tasks"}
+    cases = [builders.case(n_workers=n, **varied) for n in (1, 2)]
+    patterns = [builders.case(workload="patterns", params={"task_s": s}) for s in (1e-3, 4e-3)]
+    records = [
+        record
+        for case in (*cases, *patterns)
+        for record in launches(case, BIMODAL, n_operations=100, operations="tasks")
+    ]
+    run = recorded([*cases, *patterns], records)
+    assert titled(run, "tasks per second").rows[0][1:3] == ("11.0 or 79.0 ms", "90.9 or 12.7")
+    assert titled(run, "Scaling of").rows[0][1] == "1.10 or 7.90 s"
+    assert [row[1] for row in titled(run, "efficiency by").rows] == ["—"] * 3
+    assert (
+        "patterns (task_s=0.001): tcp takes 1.10 or 7.90 s for 100 tasks, 11.0 or 79.0 ms for each."
+    ) in verdicts(run)
+
+
+def test_messages_per_second_have_both_modes(recorded):
+    params = {"mode": "message-rate", "window": 64}
+    case = builders.case(workload="pingpong", params=params)
+    records = [message(case, s / 1000, 1, launch=n) for n, s in enumerate(BIMODAL)]
+    run = recorded([case], builders.ended(records))
+    assert titled(run, "messages per second").rows == (("1 B", "909 or 127"),)
 
 
 def test_tasks_of_a_users_code_are_in_a_row_per_name(recorded):

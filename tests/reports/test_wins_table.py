@@ -39,6 +39,36 @@ def test_each_task_has_its_fastest_backend_and_the_ratios_of_the_others(run):
     assert "Where each backend wins" in [each.title for each in parts if isinstance(each, Table)]
 
 
+@pytest.mark.parametrize("growth", [1, 2], ids=["strong", "weak"])
+def test_each_number_of_workers_has_a_winner(recorded, growth):
+    cases = [
+        builders.case(backend, workload, n_workers=n_workers, varied=("backend", "workers"))
+        for workload in TIMES
+        for n_workers in (2, 4)
+        for backend in ("tcp", "mpi")
+    ]
+    records = [
+        record
+        for number, case in enumerate(cases)
+        for record in builders.launches(
+            case, [(1 + number % 2) * share for share in SPREAD[:: 1 - 2 * (number % 2)]],
+            payload_bytes=100 * growth ** (case.cluster.n_workers // 2),
+        )
+    ]  # fmt: skip
+    measured = recorded(cases, records)
+    assert [row[:3] for row in titled(measured, "Where each backend wins").rows] == [
+        (f"{workload}, {n_workers} workers", "tcp", "mpi 2.00×")
+        for workload in TIMES
+        for n_workers in (2, 4)
+    ]
+    assert "Of 6 tasks: tcp won 6." in next(opening(measured))
+    assert [sentence for sentence in verdicts(measured) if "use" in sentence] == [
+        f"{workload}, {n_workers} workers: use tcp; mpi takes 2.00× as long as tcp."
+        for workload in TIMES
+        for n_workers in (2, 4)
+    ]
+
+
 def test_few_launches_win_nothing(run):
     measured = run(TIMES, spread=(0.99, 1.0, 1.01))
     assert {row[1:3] for row in titled(measured, "Where each backend wins").rows} == {

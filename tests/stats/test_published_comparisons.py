@@ -55,6 +55,22 @@ def test_a_ratio_is_the_geometric_mean_over_the_numbers_of_workers(recorded):
     assert row.differences == ("without 4, 5 and 6 workers",)
 
 
+def test_only_equal_settings_have_a_ratio(recorded):
+    cases, records = [], []
+    for (backend, n_threads), seconds in {
+        ("mpi", 1): 1.0, ("ucx:polling", 1): 3.0, ("mpi", 2): 1.0, ("ucx:polling", 2): 5.0,
+    }.items():  # fmt: skip
+        size = dataclasses.replace(cluster(), threads_per_worker=n_threads)
+        cases.append(builders.case(backend, cluster=size, varied=("backend", "threads")))
+        records += launches(cases[-1], [seconds] * 6)
+    rows = compared(recorded, "mpi4dask.merge_ri2", cases, records)
+    assert [(row.backend, row.here, row.n_points) for row in rows[:2]] == [
+        ("mpi threads=1", pytest.approx(3.0), 1), ("mpi threads=2", pytest.approx(5.0), 1),
+    ]  # fmt: skip
+    rows = compared(recorded, "rapids_blog.merge_dgx1", cases, records)
+    assert [row.backend for row in rows if not row.value] == [case.variant for case in cases]
+
+
 def test_a_run_on_the_published_setting_has_no_differences(recorded):
     seconds = {(b, n): 1.0 for b in ("mpi", "ucx:polling") for n in (2, 3, 4, 5, 6)}
     (row, *_) = compared(recorded, "mpi4dask.merge_ri2", *times(seconds))

@@ -120,3 +120,17 @@ def test_a_report_has_both_modes_and_no_median_between_them(recorded):
     assert "4.55 ms" not in text
     assert "launches split into two modes, 3 of 6 at 1.10 ms and the others at 7.90 ms" in text
     assert "2 × 4 ms, the tick of many kernels" in text
+
+
+def test_the_warning_names_the_widest_split_but_no_copy_of_memory(recorded):
+    case = builders.case(workload="pingpong")
+    slowdowns = {("memcpy", 1): 20.0, ("comm", 1): 1.7, ("worker", 64): 7.9, ("worker", 1): 2.0}
+    records = [
+        builders.message(case, slow if launch % 2 else 1.0, size, launch=launch, layer=layer)
+        for (layer, size), slow in slowdowns.items()
+        for launch in range(6)
+    ]
+    (text,) = (text for text in recorded([case], builders.ended(records)).warnings
+               if "two modes" in text)  # fmt: skip
+    assert "worker layer at 64 B: " in text
+    assert "at 1.00 s and the others at 7.90 s (3 other sizes or layers do, too)" in text

@@ -50,7 +50,7 @@ def plot(run: Run) -> Figure | None:
     curves = _ratio_panels(table, figure.values)
     looks = style.backend_styles(run)
     shown = {comparison.backend for comparison in comparisons}.union(
-        *(points["backend"] for points, _ in curves)
+        *((points["backend"] + " " + points["setting"]).str.strip() for points, _ in curves)
     )
     scale = run.suite.scale
     share = f" at {100 * scale:.3g} % of the size" if scale < 1 else ""
@@ -171,7 +171,7 @@ def _ratio_panels(
             points = points[points["workload"] == workload]
         if sizes := [size for value in mine for size in value.message_bytes or ()]:
             points = points[points["message_bytes"].between(min(sizes), max(sizes))]
-        kinds = points.groupby(["workload", "layer", "device"], sort=False)
+        kinds = points.groupby(["workload", "layer", "device", "setting"], sort=False)
         panels += [(group, mine) for _, group in kinds]
     return panels
 
@@ -188,7 +188,7 @@ def _draw_ratio_panels(
     unit, logarithmic = published.UNITS[first.quantity], first.quantity == "latency"
     factor, word = (1.0, unit) if logarithmic else style.scale(largest, unit)
     for backend, line in points.groupby("backend", sort=False):
-        look = looks.get(str(backend), style.Style())
+        look = looks.get(f"{backend} {first.setting}".strip(), style.Style())
         line = line.sort_values(x)
         left.plot(
             line[x], line["mid"] * factor, color=look.colour, marker=look.marker, markersize=5,
@@ -199,7 +199,7 @@ def _draw_ratio_panels(
             linewidth=2.5,
         )  # fmt: skip
     what = first.workload if first.layer == "workload" else f"layer {first.layer}"
-    left.set_title(f"{what}, here")
+    left.set_title(", ".join(filter(None, (what, first.setting, "here"))))
     if logarithmic:
         style.logarithmic(left, 6)
         # A log axis needs two labelled decades to be readable.
@@ -231,7 +231,7 @@ def _draw_ratios(
     ours = pd.concat([stats.ratios(points, value) for value in values]).drop_duplicates(x)
     ours = ours.sort_values(x)
     backend = values[0].backend
-    look = looks.get(backend, style.Style())
+    look = looks.get(f"{backend} {points['setting'].iloc[0]}".strip(), style.Style())
     ax.axhline(1, color="0.6", linewidth=1)
     ax.plot(
         ours[x], ours["ratio"], color=look.colour, marker=look.marker, markersize=5, linewidth=1.3,

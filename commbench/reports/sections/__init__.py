@@ -228,11 +228,12 @@ def quantities(form: Callable[[Any], str], values: Iterable[Any]) -> list[Quanti
     return [quantity(form, value) for value in values]
 
 
-def median_time(row: Any) -> Quantity:
-    """Return the median of a summary, or both modes if its launches split into two."""
+def median_time(row: Any, n: int = 1) -> Quantity:
+    """Return the median of a summary over `n`, or both modes if its launches split into two."""
     if math.isnan(row.low_mode_s):
-        return quantity(format_seconds, row.median_s)
-    return Quantity(" or ".join(range_ends(row.low_mode_s, row.high_mode_s)), row.median_s)
+        return quantity(format_seconds, row.median_s / n)
+    ends = range_ends(row.low_mode_s / n, row.high_mode_s / n)
+    return Quantity(" or ".join(ends), row.median_s / n)
 
 
 def idle_cores(n_cores: float) -> Quantity:
@@ -241,12 +242,16 @@ def idle_cores(n_cores: float) -> Quantity:
     return Quantity("—" if math.isnan(n_cores) else text, n_cores)
 
 
+def median_rate(row: Any, amount: float, form: Callable[[float], str]) -> Quantity:
+    """Return `amount` over the median of a summary, or over both modes."""
+    times = [row.median_s] if math.isnan(row.low_mode_s) else [row.low_mode_s, row.high_mode_s]
+    rates = [amount / s if s else math.nan for s in (*times, row.median_s)]
+    return Quantity(" or ".join(map(form, rates[:-1])), rates[-1])
+
+
 def median_bandwidth(row: Any) -> Quantity:
     """Return the payload over the median of a summary, or over both modes."""
-    if math.isnan(row.low_mode_s):
-        return quantity(format_bandwidth, row.throughput_Bps)
-    modes = (format_bandwidth(row.payload_bytes / s) for s in (row.low_mode_s, row.high_mode_s))
-    return Quantity(" or ".join(modes), row.throughput_Bps)
+    return median_rate(row, row.payload_bytes or math.nan, format_bandwidth)
 
 
 def range_ends(low_s: float, high_s: float) -> tuple[str, str]:

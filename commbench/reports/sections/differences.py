@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from commbench.analysis.run import Run
-from commbench.model import FETCHES, Comparison
+from commbench.model import FETCHES, Case, Comparison
 from commbench.model.units import format_message_size
 from commbench.reports.sections import (
     CHANNELS,
@@ -129,6 +130,19 @@ def subject(run: Run, what: str, case_id: str, layer: str, payload_bytes: int) -
         return what
     size = format_message_size(run.message_bytes(case_id, layer, payload_bytes))
     return f"{what}, {FETCHES.get(layer, f'{layer} layer')}, {size}"
+
+
+def task(run: Run, case_id: str) -> str:
+    """Return the label of a case; if each number of workers has several cases, also that."""
+    case = run.cases[case_id]
+    workers = f", {plural(case.cluster.n_workers, 'worker')}"
+    return run.case_labels[case_id] + workers * ({*case.varied} > {"workers"})
+
+
+def name(case: Case) -> str:
+    """Return the variant of a case among those of its ``task``."""
+    others = tuple(setting for setting in case.varied if setting != "workers")
+    return replace(case, varied=others).variant or case.variant
 
 
 def message_size(run: Run, comparison: Comparison) -> str:

@@ -29,7 +29,13 @@ from commbench.reports.sections import (
     warmup,
     with_tuning,
 )
-from commbench.reports.sections.differences import ratio, same_level, slowdowns, verdict_cells
+from commbench.reports.sections.differences import (
+    ratio,
+    same_level,
+    slowdowns,
+    task,
+    verdict_cells,
+)
 
 _MAX_OPENING = 12
 """The maximum cases of which the opening shows the times."""
@@ -54,7 +60,8 @@ def time_tables(run: Run) -> Iterator[Table]:
         return
     for _, group in table.groupby(table["case_id"].map(run.case_labels), sort=False):
         first = group.iloc[0]
-        payload = int(first.payload_bytes)
+        # Other numbers of workers may have another.
+        payload = int(first.payload_bytes) * (len({*group.payload_bytes}) == 1)
         ratios = {
             c.candidate_id: ratio(c) for c in run.comparisons
             if c.baseline_id == first.case_id and c.layer == "workload"
@@ -314,8 +321,8 @@ def _bound(run: Run) -> str:
 def causes(run: Run) -> dict[str, str]:
     """Return why a backend is slower than another, by the label of the task."""
     parts_s, names = _parts(run), run.costs.set_index("case_id")["backend"]
-    tasks = parts_s.groupby(parts_s.index.map(run.case_labels), sort=False)
-    return {str(task): _cause(rows, names, run.comparisons) for task, rows in tasks}
+    tasks = parts_s.groupby([task(run, case_id) for case_id in parts_s.index], sort=False)
+    return {str(what): _cause(rows, names, run.comparisons) for what, rows in tasks}
 
 
 def _parts(run: Run) -> pd.DataFrame:

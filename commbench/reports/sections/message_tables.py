@@ -21,6 +21,7 @@ from commbench.reports.sections import (
     counts,
     idle_cores,
     median_bandwidth,
+    median_rate,
     median_time,
     quantities,
     quantity,
@@ -62,7 +63,7 @@ def _columns_by_size(
     median = f"the median over launches of each launch's median ({counts(group)})"
     times = [median_time(row) for row in group.itertuples()]
     bandwidths = [median_bandwidth(row) for row in group.itertuples()]
-    rates = quantities(_format_rate, 1 / group.median_s.where(group.median_s > 0))
+    rates = [median_rate(row, 1, _format_rate) for row in group.itertuples()]
     params = case.params
     windows = f"windows of {params.get('window')} messages, each acknowledged"
     if mode == "latency":

@@ -22,9 +22,10 @@ from commbench.reports.sections import (
     Section,
     Table,
     interval_title,
+    median_rate,
+    median_time,
     number,
     percent,
-    quantities,
     variants_title,
     with_tuning,
 )
@@ -48,14 +49,15 @@ def tables(run: Run) -> Iterator[Table]:
         name, is_bytes = group.operations.iloc[0], group.operations.iloc[0] == "bytes"
         form: Any = format_bandwidth if is_bytes else number
         title = f"{'payload' if is_bytes else name} per second"
-        seconds = quantities(format_seconds, group.median_s / group.n_operations)
+        summaries = [*group.itertuples()]
+        seconds = [median_time(row, row.n_operations) for row in summaries]
         yield Table.from_columns(
             "" if alone else f"{label}: {title}",
             {
                 variants_title(run): with_tuning(group.backend),
                 **({} if is_bytes else {f"time per {name.removesuffix('s')}": seconds}),
-                title: quantities(form, group.n_operations / group.median_s),
-                interval_title(group.confidence): [_rates(row, form) for row in group.itertuples()],
+                title: [median_rate(row, row.n_operations, form) for row in summaries],
+                interval_title(group.confidence): [_rates(row, form) for row in summaries],
             },
         )
     yield from _efficiencies(run, rows.set_index("case_id"))
@@ -74,13 +76,15 @@ def _efficiencies(run: Run, rows: pd.DataFrame) -> Iterator[Table]:
     series: dict[str, dict[str, dict[float, float]]] = {}
     for case in run.suite.cases:
         if case.id in rows.index and _TASK_S in case.params:
-            n, median_s = rows.loc[case.id, ["n_operations", "median_s"]]
+            row = rows.loc[case.id]
+            # No launch took a time between two modes.
+            median_s = row.median_s if math.isnan(row.low_mode_s) else math.nan
             n_threads = case.cluster.n_workers * case.cluster.threads_per_worker
             task_s = float(case.params[_TASK_S])
             label = re.sub(rf"(, )?{_TASK_S}=[^,)]*", "", run.case_labels[case.id])
             label = label.replace("(, ", "(").replace(" ()", "")
             shares = series.setdefault(label, {}).setdefault(case.variant, {})
-            shares[task_s] = task_s * n / (n_threads * median_s)
+            shares[task_s] = task_s * row.n_operations / (n_threads * median_s)
     for label, variants in series.items():
         durations = sorted({task_s for shares in variants.values() for task_s in shares})
         cells = [
@@ -107,7 +111,7 @@ def metg(shares: Mapping[float, float]) -> str:
     """Return METG(50 %), of efficiencies by the duration of tasks in seconds.
 
     It is interpolated over the logarithm of the duration, from the longest duration that has an
-    efficiency below 50 % to the next longer one.
+    efficiency below 50 % to the next longer one. If an efficiency is nan, there is none.
 
     Examples
     --------
@@ -117,6 +121,8 @@ def metg(shares: Mapping[float, float]) -> str:
     ('< 1.00 ms', '> 4.00 ms')
     """
     durations, efficiencies = np.array(sorted(shares.items())).T
+    if np.isnan(efficiencies).any():
+        return "—"
     below = np.flatnonzero(efficiencies < _EFFECTIVE)
     if not len(below):
         return f"< {format_seconds(durations[0])}"

@@ -8,8 +8,7 @@ from typing import Any
 import pandas as pd
 
 from commbench.analysis.run import Run
-from commbench.model.units import format_seconds
-from commbench.reports.sections import Section, Table, percent, plural, quantities
+from commbench.reports.sections import Section, Table, median_time, percent, plural, quantities
 from commbench.reports.sections.iteration_tables import DOING, TASKS
 from commbench.stats.efficiency import KNEE
 
@@ -26,11 +25,12 @@ def tables(run: Run) -> Iterator[Table]:
     """Yield a table for each series of cases that differ in their number of workers."""
     for title, rows in series(run):
         shares = _shares(run, rows)
+        summaries = run.summaries.drop_duplicates("case_id").set_index("case_id")
         yield Table.from_columns(
             f"Scaling of {title}: {_WORK[rows['kind'].iloc[0]]}",
             {
                 "workers": quantities(str, rows["n_workers"]),
-                "median": quantities(format_seconds, rows["median_s"]),
+                "median": map(median_time, summaries.loc[rows["case_id"]].itertuples()),
                 "efficiency": quantities(percent, rows["efficiency"]),
                 "95 % interval": map(_interval, rows.itertuples()),
                 **{_TITLES[part]: quantities(percent, shares[part]) for part in _PARTS[:-1]},

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
 
 from commbench.analysis.run import Run
 from commbench.model import Comparison
 from commbench.reports.sections import Section, Table, plural
-from commbench.reports.sections.differences import ranked, slowdowns, subject
+from commbench.reports.sections.differences import name, ranked, slowdowns, subject, task
 from commbench.reports.sections.iteration_tables import causes
 from commbench.stats.inference import MIN_LAUNCHES
 
@@ -51,11 +52,12 @@ def _tasks(run: Run) -> dict[str, list[Comparison]]:
     twins = {case.id for case in run.suite.cases if case.original}
     by_size: dict[tuple[str, str], dict[int, list[Comparison]]] = {}
     for c in run.comparisons:
-        one, two = run.cases[c.baseline_id].cluster, run.cases[c.candidate_id].cluster
-        same_size = one.n_workers == two.n_workers
+        one, two = run.cases[c.baseline_id], run.cases[c.candidate_id]
+        same_size = one.cluster.n_workers == two.cluster.n_workers
         if same_size and c.layer != "memcpy" and not {c.baseline_id, c.candidate_id} & twins:
-            key = run.case_labels[c.baseline_id], c.layer
-            by_size.setdefault(key, {}).setdefault(c.payload_bytes, []).append(c)
+            named = replace(c, baseline=name(one), candidate=name(two))
+            sizes = by_size.setdefault((task(run, one.id), c.layer), {})
+            sizes.setdefault(c.payload_bytes, []).append(named)
     tasks = {}
     for (label, layer), sizes in by_size.items():
         for size in sorted({min(sizes), max(sizes)}):

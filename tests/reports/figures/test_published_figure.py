@@ -1,11 +1,13 @@
 import dataclasses
 import functools
+import itertools
 import random
 
+import builders
 import pytest
 from drawing import check_axes, misplaced, pingpong, texts, together, workload
 
-from commbench.model import published
+from commbench.model import ClusterSpec, published
 from commbench.reports.figures import published_figure
 
 MPI = ("tcp", "ucx:polling", "mpi")
@@ -109,6 +111,25 @@ def test_ratios_are_those_of_the_run():
     )  # fmt: skip
     assert [*line.get_xdata()] == [2, 3, 4, 5, 6]
     assert [*line.get_ydata()] == pytest.approx([3.0 / 0.8] * 5, rel=0.15)
+
+
+def test_each_setting_has_its_own_ratios():
+    cases, records = [], []
+    for backend, n_threads in itertools.product(("ucx:polling", "mpi"), (1, 2)):
+        size = ClusterSpec(threads_per_worker=n_threads)
+        varied = {"cluster": size, "varied": ("backend", "threads")}
+        cases.append(builders.case(backend, **varied))
+        seconds = 3.0 * n_threads if backend == "ucx:polling" else 1.0
+        records += builders.launches(cases[-1], [seconds] * 6)
+    run = reproducing(builders.in_memory(cases, records), "mpi4dask.merge_ri2")
+    figure = published_figure.plot(run)
+    ratios = [
+        line.get_ydata().tolist() for axes in figure.axes for line in axes.lines
+        if line.get_gid() == "here" and axes.get_ylabel().startswith("time:")
+    ]  # fmt: skip
+    assert ratios == [pytest.approx([3.0]), pytest.approx([6.0])]
+    assert {"merge, threads=1, here", "merge, threads=2, here"} <= {*texts(figure)}
+    assert misplaced(figure) == []
 
 
 def test_a_distant_ratio_makes_the_axis_logarithmic():
