@@ -165,12 +165,13 @@ def start(suite: Suite, given: dict[str, Any]) -> int:
     call = _call()
     arguments = call.arguments if call else sys.argv[1:]
     options.validate_verbosity(given)
-    seed = given.get("seed") or 0
+    seed = suite.cases[0].seed
     if given.get("dry_run"):
         _print_scripts(plan(suite, seed), given["output"])
         return 0
-    suite = options.available(suite, skip=bool(given.get("skip_unavailable")))
+    suite = options.available(suite, skip=given.get("skip_unavailable"))
     stopping = options.stopping(given)
+    racks = read_racks(given["racks"]) if given.get("racks") else {}
     if stopping is not None:
         suite = budget.pilot(suite)
         # A user's code has one size.
@@ -189,7 +190,7 @@ def start(suite: Suite, given: dict[str, Any]) -> int:
         min_batch_bytes=given["min_batch"],
         command=shlex.join(["commbench", *map(user_code.normalize, arguments)]),
         stopping=stopping,
-        racks=read_racks(given["racks"]) if given.get("racks") else {},
+        racks=racks,
         expected_Bps=dict(given.get("expect") or ()),
     )
     store = directory.RunStore.create(given["output"], described)
@@ -224,7 +225,7 @@ def _resume(given: dict[str, Any]) -> int:
     _ = data.frames
     manifest = options.resumed(data.manifest, given)
     done = {case_id: len(launches) for case_id, launches in good_launches(data).items()}
-    suite = options.available(manifest.suite, skip=False)
+    suite = options.available(manifest.suite, skip=None)
     if manifest.stopping is not None:
         suite = budget.level_launches(budget.pilot(suite), done)
         manifest = replace(manifest, suite=budget.pilot(manifest.suite))
