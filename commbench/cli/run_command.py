@@ -199,15 +199,25 @@ def start(suite: Suite, given: dict[str, Any]) -> int:
 
 def _resume(given: dict[str, Any]) -> int:
     """Run the missing launches of the run ``given["resume"]`` and return the exit status."""
+    from contextlib import closing
+
+    from commbench.store.directory import RunStore
+
+    options.validate_verbosity(given)
+    # What is missing is read when no other process measures the run.
+    with closing(RunStore.reopen(given["resume"], to_measure=True)) as store:
+        return _execute(store, _missing(store, given), given)
+
+
+def _missing(store: RunStore, given: dict[str, Any]) -> list[Launch]:
+    """Return the missing launches of a run, whose manifest gets what is `given`."""
     from commbench.analysis.comparability import environments
     from commbench.harness.cases import plan
     from commbench.machine import environment
     from commbench.stats.selection import good_launches
-    from commbench.store import directory
     from commbench.studies import budget
 
-    options.validate_verbosity(given)
-    path = given["resume"]
+    path = store.path
     data = load(path)
     if data.is_user_code:
         raise UsageError(
@@ -229,9 +239,9 @@ def _resume(given: dict[str, Any]) -> int:
     if manifest.stopping is not None:
         suite = budget.level_launches(budget.pilot(suite), done)
         manifest = replace(manifest, suite=budget.pilot(manifest.suite))
-    store = directory.RunStore.reopen(path, manifest)
-    seed, begun = store.manifest.seed + len(data.ends), data.launches_begun()
-    return _execute(store, plan(suite, seed, done=done, begun=begun), given)
+    store.update(manifest)
+    seed, begun = manifest.seed + len(data.ends), data.launches_begun()
+    return plan(suite, seed, done=done, begun=begun)
 
 
 def _execute(store: RunStore, launches: Sequence[Launch], given: dict[str, Any]) -> int:

@@ -17,8 +17,9 @@ from processes import draw_only, invoke, report, usage_error
 from commbench import load
 from commbench.backends.base import Unavailability
 from commbench.cli.main import main
-from commbench.errors import VerificationError
-from commbench.harness import cases, runner
+from commbench.errors import ResultsError, VerificationError
+from commbench.harness import cases, options, runner
+from commbench.store import parts
 from commbench.store.directory import RunStore
 
 
@@ -133,10 +134,33 @@ def test_only_a_command_with_the_option_advises_to_skip(good, tmp_path, monkeypa
 
 def test_a_run_that_is_measured_is_not_resumed(good, tmp_path, never_launched):
     path = shutil.copytree(good[1], tmp_path / "run")
-    store = RunStore.reopen(path, load(path).manifest)
+    store = RunStore.reopen(path, to_measure=True)
     message = usage_error(invoke("run", "--resume", path, "--launches", 3))
     assert f"another process measures {path}" in message
     store.close()
+
+
+def test_a_run_is_not_measured_by_others_while_its_records_are_read_and_merged(
+    good, tmp_path, monkeypatch
+):
+    path = shutil.copytree(good[1], tmp_path / "run")
+    refused = []
+
+    def watched(function):
+        def call(*args):
+            with pytest.raises(ResultsError, match="another process measures"):
+                RunStore.reopen(path, to_measure=True)
+            refused.append(function.__name__)
+            return function(*args)
+
+        return call
+
+    for owner, name in ((options, "resumed"), (parts, "merge")):
+        monkeypatch.setattr(owner, name, watched(getattr(owner, name)))
+    result = invoke("run", "--resume", path)
+    assert result.exit_code == 0, result.output
+    assert {*refused} == {"resumed", "merge"}
+    RunStore.reopen(path, to_measure=True).close()
 
 
 def test_options_before_a_workload_are_refused(good):
