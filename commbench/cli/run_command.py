@@ -264,6 +264,8 @@ def _execute(store: RunStore, launches: Sequence[Launch], given: dict[str, Any])
     if interrupted and call is None:
         # Another Ctrl-C must not suppress the next lines.
         interrupts.ignore()
+        # It may have ended their reader, too, as with `2>&1 | tee log`.
+        sys.stdout, sys.stderr = map(progress.MaybeRead, (sys.stdout, sys.stderr))
     if not quiet and call is None:
         click.echo(text, nl=False)
     if interrupted:
@@ -295,9 +297,9 @@ def _measure(store: RunStore, launches: Sequence[Launch], *, quiet: bool) -> tup
     ):
         try:
             for record in records:
-                show(record)
                 if record is not None and not isinstance(record, Phase):
                     store.append(record)
+                show(record)
                 failed = failed or (isinstance(record, LaunchEnd) and not record.ok)
                 if call is not None and call.cancelled.is_set():
                     return failed, True
