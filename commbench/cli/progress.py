@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 import time
 from collections import Counter
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib.util import find_spec
 from statistics import mean
+from typing import Any
 
 import click
 
@@ -20,6 +22,25 @@ from commbench.model.units import format_duration, format_seconds
 _Show = Callable[[Record | Phase | str | None], None]
 _PHASE_SECONDS, _QUIET_SECONDS = 3.0, 10.0
 """The least time between the lines of two phases, and the most without a line."""
+
+
+class MaybeRead:
+    """A stream that falls silent when nobody reads its pipe or terminal any more."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> None:
+        """Write `text` and flush it."""
+        try:
+            self._stream.write(text)
+            self._stream.flush()
+        except OSError:
+            # What is left in the buffer would be an error again, at the latest at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
 
 @contextmanager
@@ -51,7 +72,8 @@ def display(run: Manifest, launches: Iterable[Launch], *, quiet: bool = False) -
         TextColumn("{task.fields[left]}"),
     )
     # No auto_refresh, whose thread would disturb measurements.
-    progress = Progress(*columns, console=Console(stderr=True), auto_refresh=False, transient=True)
+    err: Any = MaybeRead(sys.stderr)
+    progress = Progress(*columns, console=Console(file=err), auto_refresh=False, transient=True)
     with progress:
         total = n_launches if rule is None else rule.budget_s
         task = progress.add_task("starting", total=total, left="")
@@ -100,13 +122,14 @@ def working(what: str, *, quiet: bool) -> AbstractContextManager[object]:
     """Show `what` on a terminal, with a spinner, until the context ends; elsewhere print it."""
     if quiet:
         return nullcontext()
-    if not sys.stderr.isatty():
-        click.echo(what, err=True)
+    err: Any = MaybeRead(sys.stderr)
+    if not err.isatty():
+        click.echo(what, file=err)
         return nullcontext()
 
     from rich.console import Console
 
-    return Console(stderr=True).status(what)
+    return Console(file=err).status(what)
 
 
 class _Lines:
@@ -140,7 +163,8 @@ class _Lines:
 
     def _print(self, line: str) -> None:
         self._printed = time.monotonic()
-        click.echo(line, err=True)
+        err: Any = MaybeRead(sys.stderr)
+        click.echo(line, file=err)
 
     def _describe(self, end: LaunchEnd) -> str:
         self._n_ended += 1

@@ -165,12 +165,13 @@ def start(suite: Suite, given: dict[str, Any]) -> int:
     call = _call()
     arguments = call.arguments if call else sys.argv[1:]
     options.validate_verbosity(given)
-    seed = given.get("seed") or 0
+    seed = suite.cases[0].seed
     if given.get("dry_run"):
         _print_scripts(plan(suite, seed), given["output"])
         return 0
-    suite = options.available(suite, skip=bool(given.get("skip_unavailable")))
+    suite = options.available(suite, skip=given.get("skip_unavailable"))
     stopping = options.stopping(given)
+    racks = read_racks(given["racks"]) if given.get("racks") else {}
     if stopping is not None:
         suite = budget.pilot(suite)
         # A user's code has one size.
@@ -189,7 +190,7 @@ def start(suite: Suite, given: dict[str, Any]) -> int:
         min_batch_bytes=given["min_batch"],
         command=shlex.join(["commbench", *map(user_code.normalize, arguments)]),
         stopping=stopping,
-        racks=read_racks(given["racks"]) if given.get("racks") else {},
+        racks=racks,
         expected_Bps=dict(given.get("expect") or ()),
     )
     store = directory.RunStore.create(given["output"], described)
@@ -198,15 +199,25 @@ def start(suite: Suite, given: dict[str, Any]) -> int:
 
 def _resume(given: dict[str, Any]) -> int:
     """Run the missing launches of the run ``given["resume"]`` and return the exit status."""
+    from contextlib import closing
+
+    from commbench.store.directory import RunStore
+
+    options.validate_verbosity(given)
+    # What is missing is read when no other process measures the run.
+    with closing(RunStore.reopen(given["resume"], to_measure=True)) as store:
+        return _execute(store, _missing(store, given), given)
+
+
+def _missing(store: RunStore, given: dict[str, Any]) -> list[Launch]:
+    """Return the missing launches of a run, whose manifest gets what is `given`."""
     from commbench.analysis.comparability import environments
     from commbench.harness.cases import plan
     from commbench.machine import environment
     from commbench.stats.selection import good_launches
-    from commbench.store import directory
     from commbench.studies import budget
 
-    options.validate_verbosity(given)
-    path = given["resume"]
+    path = store.path
     data = load(path)
     if data.is_user_code:
         raise UsageError(
@@ -224,15 +235,14 @@ def _resume(given: dict[str, Any]) -> int:
     _ = data.frames
     manifest = options.resumed(data.manifest, given)
     done = {case_id: len(launches) for case_id, launches in good_launches(data).items()}
-    suite = options.available(manifest.suite, skip=False)
+    suite = options.available(manifest.suite, skip=None)
     if manifest.stopping is not None:
         suite = budget.level_launches(budget.pilot(suite), done)
         manifest = replace(manifest, suite=budget.pilot(manifest.suite))
-    store = directory.RunStore.reopen(path, manifest)
-    seed, begun = store.manifest.seed + len(data.ends), data.launches_begun()
+    store.update(manifest)
+    seed, begun = manifest.seed + len(data.ends), data.launches_begun()
     n_blocks, behind = data.last_block()
-    launches = plan(suite, seed, done=done, begun=begun, n_blocks=n_blocks, behind=behind)
-    return _execute(store, launches, given)
+    return plan(suite, seed, done=done, begun=begun, n_blocks=n_blocks, behind=behind)
 
 
 def _execute(store: RunStore, launches: Sequence[Launch], given: dict[str, Any]) -> int:
@@ -255,6 +265,8 @@ def _execute(store: RunStore, launches: Sequence[Launch], given: dict[str, Any])
     if interrupted and call is None:
         # Another Ctrl-C must not suppress the next lines.
         interrupts.ignore()
+        # It may have ended their reader, too, as with `2>&1 | tee log`.
+        sys.stdout, sys.stderr = map(progress.MaybeRead, (sys.stdout, sys.stderr))
     if not quiet and call is None:
         click.echo(text, nl=False)
     if interrupted:
@@ -286,9 +298,9 @@ def _measure(store: RunStore, launches: Sequence[Launch], *, quiet: bool) -> tup
     ):
         try:
             for record in records:
-                show(record)
                 if record is not None and not isinstance(record, Phase):
                     store.append(record)
+                show(record)
                 failed = failed or (isinstance(record, LaunchEnd) and not record.ok)
                 if call is not None and call.cancelled.is_set():
                     return failed, True

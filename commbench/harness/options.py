@@ -432,8 +432,10 @@ def resumed(manifest: Manifest, given: Mapping[str, Any]) -> Manifest:
     return replace(manifest, suite=suite, stopping=rule or manifest.stopping)
 
 
-def available(suite: Suite, *, skip: bool) -> Suite:
+def available(suite: Suite, *, skip: bool | None) -> Suite:
     """Return `suite` without the cases that this machine can't run.
+
+    `skip` is ``--skip-unavailable``, or None if the command has no such option.
 
     Raises
     ------
@@ -456,12 +458,13 @@ def available(suite: Suite, *, skip: bool) -> Suite:
         missing[str(UnavailableError(what, problem.reason, problem.remedy))] += 1
     reasons = [f"{text} ({n} cases)" if n > 1 else text for text, n in missing.items()]
     if missing and not skip:
-        rest = "Nothing else is left to measure"
-        if kept:
+        if not kept:
+            reasons.append("Nothing else is left to measure")
+        elif skip is not None:
             backends = ", ".join(dict.fromkeys(case.backend for case in kept))
             share = f"{len(kept)} of {len(suite.cases)} cases"
-            rest = f"To go on with {share}, over {backends}: --skip-unavailable"
-        raise UsageError((". " if len(reasons) == 1 else "\n").join([*reasons, rest]))
+            reasons.append(f"To go on with {share}, over {backends}: --skip-unavailable")
+        raise UsageError((". " if len(missing) == 1 else "\n").join(reasons))
     for reason in reasons:
         click.echo(f"skipped: {reason}", err=True)
     if not kept:

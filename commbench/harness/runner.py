@@ -191,7 +191,7 @@ def _lines(pipe: Any, child: subprocess.Popen[bytes], deadline: float) -> Iterat
     Raises
     ------
     TimeoutError
-        If the deadline comes first.
+        If the child runs at the deadline.
     """
     rest = b""
     os.set_blocking(pipe.fileno(), False)
@@ -200,8 +200,12 @@ def _lines(pipe: Any, child: subprocess.Popen[bytes], deadline: float) -> Iterat
         with selectors.DefaultSelector() as selector:
             selector.register(pipe, selectors.EVENT_READ)
             selector.register(ended, selectors.EVENT_READ)
-            while (left := deadline - time.monotonic()) > 0:
+            while True:
+                left = deadline - time.monotonic()
                 ready = [key.fileobj for key, _ in selector.select(min(left, _TICK_SECONDS))]
+                # If this process was stopped, the child may have ended in time.
+                if left <= 0 and ended not in ready:
+                    raise TimeoutError
                 if not ready:
                     yield None
                 elif chunk := pipe.read(1 << 20):
@@ -214,7 +218,6 @@ def _lines(pipe: Any, child: subprocess.Popen[bytes], deadline: float) -> Iterat
                     return
                 else:
                     selector.unregister(pipe)
-        raise TimeoutError
     finally:
         os.close(ended)
 

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 SCHEDULER = "scheduler"
 """The scheduler's key in mappings and sets of worker addresses."""
+_SHUTDOWN_SECONDS = 10.0
 
 
 def ask(client: Any, members: Collection[str], function: Any, *args: Any) -> dict[str, Any]:
@@ -69,9 +70,9 @@ class RunningCluster(ABC):
 
     def shut_down(self) -> None:
         """Ask the scheduler to shut down the cluster, and close the client."""
-        # The scheduler closes the connection while it answers.
+        # The scheduler closes the connection while it answers; one that is stopped never answers.
         with contextlib.suppress(Exception):
-            self.client.shutdown()
+            self.client.sync(self.client._shutdown, callback_timeout=_SHUTDOWN_SECONDS)
         with contextlib.suppress(Exception):
             self.client.close(timeout=1)
 

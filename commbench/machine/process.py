@@ -159,9 +159,9 @@ def await_death_report() -> None:
         time.sleep(_NOTICE_SECONDS)
 
 
-def die_with_parent() -> None:
-    """Make the kernel kill this process when its parent ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+def die_with_parent(number: int = signal.SIGKILL) -> None:
+    """Make the kernel send this process a signal when its parent ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
 def rename(name: str) -> None:

@@ -73,19 +73,18 @@ class RunStore:
         return store
 
     @classmethod
-    def reopen(cls, path: Path, manifest: Manifest | None = None) -> RunStore:
-        """Return the store of a run; to continue it, give a `manifest`, which replaces its own.
+    def reopen(cls, path: Path, *, to_measure: bool = False) -> RunStore:
+        """Return the store of a run.
 
         Raises
         ------
         ResultsError
-            If it is to be continued, and another process measures it.
+            If it is `to_measure`, and another process measures it.
         """
         _refuse_colon(path)
-        store = cls(path, manifest or read_manifest(path))
-        if manifest is not None:
+        store = cls(path, read_manifest(path))
+        if to_measure:
             store._open()
-            store.update(manifest)
         return store
 
     def update(self, manifest: Manifest) -> None:
@@ -141,10 +140,19 @@ class RunStore:
                 (folder / f"{name}.{suffix}").write_bytes(image)
 
     def finish(self) -> None:
-        """Close the file, and merge the parts of each kind."""
-        self.close()
-        for kind in records.BULK:
-            parts.merge(self.path, kind)
+        """Merge the parts of each kind, then close the file, which lets others have the run.
+
+        Raises
+        ------
+        ResultsError
+            If another process measures the run, or a merged part can't be written.
+        """
+        self._open()
+        try:
+            for kind in records.BULK:
+                parts.merge(self.path, kind)
+        finally:
+            self.close()
 
 
 def _open_for_append(path: Path) -> IO[str]:

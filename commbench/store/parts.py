@@ -314,6 +314,8 @@ def merge(run: Path, kind: str) -> None:
     UnwritableError
         If the merged part can't be written.
     """
+    # Parts that another process closes meanwhile are not in the merged one.
+    listed = _on_disk(run, kind)
     try:
         paths = closed(run, kind)
         merged = [_write_merged(run, kind, paths)] if len(paths) > 1 else paths
@@ -322,7 +324,7 @@ def merge(run: Path, kind: str) -> None:
     except ResultsError:
         return
     # After a crash in this loop, records still count once: `closed` excludes replaced parts.
-    for path in {*_on_disk(run, kind)} - {*merged}:
+    for path in {*listed} - {*merged}:
         with writing(run, path):
             path.unlink()
 

@@ -16,9 +16,11 @@ import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from commbench.errors import UnwritableError, UsageError
+from commbench.machine import process
 from commbench.model import LaunchEnd, Manifest, Record
 from commbench.store import directory, parts, records
 from commbench.studies import commits
@@ -26,6 +28,8 @@ from commbench.studies.commits import Environment
 from commbench.workloads.user_code import AB
 
 SIDES = ("base", "head")
+_END_SECONDS = 60.0
+"""The time in which a measurement may end after an interrupt."""
 
 
 @dataclass(frozen=True)
@@ -112,13 +116,19 @@ def _run(experiment: Experiment, side: str, number: int, output: Path) -> Path:
         child = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said,
             env={**commits.environ(), "PYTHONSAFEPATH": "1", AB: "1"}, start_new_session=True,
+            preexec_fn=partial(process.die_with_parent, signal.SIGTERM),
         )  # fmt: skip
         try:
             status = child.wait()
         except KeyboardInterrupt:
             with suppress(ProcessLookupError):
                 child.send_signal(signal.SIGINT)
-            child.wait()
+            try:
+                child.wait(_END_SECONDS)
+            except subprocess.TimeoutExpired:
+                # It ignores further signals. Its launch ends by itself.
+                child.kill()
+                child.wait()
             raise
         said.seek(0)
         complaint = said.read().strip()

@@ -1,6 +1,7 @@
 """Progress shows what a launch does, on a terminal and in logs, and is never silent for long."""
 
 import io
+import os
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
@@ -21,8 +22,8 @@ RUN = Manifest(
 def shown(monkeypatch):
     """Return a function that passes pairs of a time and a record, and returns the output."""
 
-    def shown(timed, *, terminal=False, **given):
-        stream, now = io.StringIO(), SimpleNamespace(monotonic=lambda: 0.0)
+    def shown(timed, *, terminal=False, stream=None, **given):
+        stream, now = stream or io.StringIO(), SimpleNamespace(monotonic=lambda: 0.0)
         stream.isatty = lambda: terminal
         monkeypatch.setattr(sys, "stderr", stream)
         monkeypatch.setattr(progress, "time", now)
@@ -31,7 +32,7 @@ def shown(monkeypatch):
             for seconds, record in timed:
                 now.monotonic = lambda seconds=seconds: seconds
                 show(record)
-        return stream.getvalue()
+        return stream.getvalue() if isinstance(stream, io.StringIO) else None
 
     return shown
 
@@ -80,3 +81,14 @@ def test_quiet_progress_has_failures_only(shown, terminal):
     records = [phase("starting"), builders.end(CASE), builders.failure(CASE, "it broke"), "note"]
     text = shown([(99, record) for record in records], terminal=terminal, quiet=True)
     assert text == "failed: merge tcp: it broke\n"
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_that_nobody_reads_any_more_is_no_error(shown, terminal):
+    read_end, write_end = os.pipe()
+    os.close(read_end)
+    with os.fdopen(write_end, "w") as stream:
+        shown([(0, builders.end(CASE)), (20, builders.failure(CASE))], terminal=terminal,
+              stream=stream)  # fmt: skip
+        with progress.working("reporting", quiet=False):
+            pass

@@ -15,9 +15,11 @@ from click.shell_completion import ShellComplete
 from processes import draw_only, invoke, report, usage_error
 
 from commbench import load
+from commbench.backends.base import Unavailability
 from commbench.cli.main import main
-from commbench.errors import VerificationError
-from commbench.harness import runner
+from commbench.errors import ResultsError, VerificationError
+from commbench.harness import cases, options, runner
+from commbench.store import parts
 from commbench.store.directory import RunStore
 
 
@@ -119,12 +121,46 @@ def test_a_run_goes_on_where_it_began(good, monkeypatch, never_launched):
     assert "began in another environment: variables.UCX_TLS: unknown against tcp" in message
 
 
+def test_only_a_command_with_the_option_advises_to_skip(good, tmp_path, monkeypatch):
+    lacking = Unavailability("it is worn out", "mend it")
+    monkeypatch.setattr(
+        "commbench.harness.cases.unmet", lambda case: lacking if "slow" in case.backend else None
+    )
+    arguments = ("--backends", "fake,fake:slow")
+    assert "over fake: --skip-unavailable" in usage_error(run(tmp_path / "new", *arguments))
+    message = usage_error(invoke("run", "--resume", good[1], "--launches", 3))
+    assert message == "backend fake:slow is unavailable: it is worn out. To have it: mend it\n"
+
+
 def test_a_run_that_is_measured_is_not_resumed(good, tmp_path, never_launched):
     path = shutil.copytree(good[1], tmp_path / "run")
-    store = RunStore.reopen(path, load(path).manifest)
+    store = RunStore.reopen(path, to_measure=True)
     message = usage_error(invoke("run", "--resume", path, "--launches", 3))
     assert f"another process measures {path}" in message
     store.close()
+
+
+def test_a_run_is_not_measured_by_others_while_its_records_are_read_and_merged(
+    good, tmp_path, monkeypatch
+):
+    path = shutil.copytree(good[1], tmp_path / "run")
+    refused = []
+
+    def watched(function):
+        def call(*args):
+            with pytest.raises(ResultsError, match="another process measures"):
+                RunStore.reopen(path, to_measure=True)
+            refused.append(function.__name__)
+            return function(*args)
+
+        return call
+
+    for owner, name in ((options, "resumed"), (parts, "merge")):
+        monkeypatch.setattr(owner, name, watched(getattr(owner, name)))
+    result = invoke("run", "--resume", path)
+    assert result.exit_code == 0, result.output
+    assert {*refused} == {"resumed", "merge"}
+    RunStore.reopen(path, to_measure=True).close()
 
 
 def test_options_before_a_workload_are_refused(good):
@@ -165,6 +201,18 @@ def test_a_quick_run_has_a_small_problem_and_says_so(tmp_path):
     assert manifest["stopping"]["budget_s"] <= 40
     assert 4 <= len(processes.records(path, "LaunchEnd")) <= 30
     assert "Its problem is small (--quick)" in " ".join(result.stdout.split())
+
+
+@pytest.mark.parametrize(("given", "seed"), [((), 7), (("--seed", 8), 8)])
+def test_the_seed_of_a_suite_file_is_that_of_the_order(given, seed, tmp_path, monkeypatch):
+    planned, plan = [], cases.plan
+    monkeypatch.setattr(cases, "plan", lambda *args, **_: planned.append(args) or plan(*args))
+    file = tmp_path / "suite.toml"
+    file.write_text('seed = 7\nbackends = ["fake"]\nlaunches = 1\n[[case]]\nworkload = "merge"\n')
+    result = run(tmp_path / "results", *given, workload=file)
+    manifest = load(result.stdout.splitlines()[-1]).manifest
+    assert [seed for _, seed in planned] == [manifest.seed] == [seed]
+    assert manifest.suite.cases[0].seed == seed
 
 
 @pytest.mark.parametrize("option", [("--rigorous",), ("--launches", "3")])
@@ -229,6 +277,7 @@ USAGE = {
     "device": ("--device tpu", "merge", "'auto', 'cpu', 'gpu'"),
     "option": ("--row 10", "merge", "--row"),
     "suite file": ("", "no-such.toml", "can't read no-such.toml"),
+    "racks": ("--racks no-such.toml", "merge", "can't read no-such.toml"),
 }
 
 

@@ -293,6 +293,18 @@ def test_launch_that_closes_its_pipe_meets_the_deadline(tmp_path, tag, monkeypat
     assert tag.processes() == []
 
 
+def test_launch_that_ended_while_the_runner_was_stopped_is_complete(tmp_path, tag, monkeypatch):
+    records = []
+    for record in runner.run_plan(launches("fake"), tmp_path):
+        records.append(record)
+        if isinstance(record, Sample):
+            processes.until(lambda: not tag.launched(), "the end of the launch")
+            expire(monkeypatch)
+    assert not select(records, Failure)
+    assert len(select(records, Sample)) == 3
+    assert records[-1].ok
+
+
 def test_stopped_launch_meets_the_deadline(tmp_path, tag, monkeypatch):
     monkeypatch.setattr(runner, "_UNDO_SECONDS", 0.1)
     records = []

@@ -123,6 +123,16 @@ def test_only_a_launch_forks(monkeypatch, tmp_path):
     assert started == [False, True]
 
 
+def test_a_stopped_scheduler_is_killed_when_its_cluster_is_closed(tmp_path, tag, monkeypatch):
+    for name in ("base._SHUTDOWN_SECONDS", "local._CLOSE_SECONDS", "local._END_SECONDS"):
+        monkeypatch.setattr(f"commbench.launchers.{name}", 1.0)
+    cluster = LocalLauncher().start(ClusterSpec(n_workers=1), "tcp", tmp_path)
+    (scheduler,) = [member for member in tag.processes() if member.role == "scheduler"]
+    scheduler.kill(signal.SIGSTOP)
+    cluster.close()
+    assert tag.processes() == []
+
+
 @pytest.mark.slow
 def test_workers_that_share_processes_are_measured_without_their_threads(tmp_path, tag):
     run = processes.measured(

@@ -2,6 +2,7 @@
 
 import math
 import re
+from pathlib import Path
 
 import builders
 import pyarrow.parquet as pq
@@ -95,6 +96,21 @@ def test_merging_leaves_open_and_failed_parts(tmp_path):
         merge(tmp_path, "TransferRecord")
         assert sizes(tmp_path) == [0, 3, 4]
         assert names(tmp_path) == ["merged-1.parquet", "p1.failed.parquet", "p2.open.parquet"]
+
+
+def test_merging_leaves_parts_that_others_close_meanwhile(tmp_path, monkeypatch):
+    real = Path.replace
+
+    def replace(source, target):
+        real(source, target)
+        write(tmp_path, "c", 3)
+
+    for name, size in (("a", 1), ("b", 2)):
+        write(tmp_path, name, size)
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", replace)
+        merge(tmp_path, "TransferRecord")
+    assert sorted(sizes(tmp_path)) == [1, 2, 3]
 
 
 def test_merging_leaves_all_parts_if_one_is_damaged(tmp_path):

@@ -243,12 +243,15 @@ def test_output_that_cannot_be_made_is_status_1(ab, tmp_path):
 
 
 PYTHON = f"""#!{sys.executable}
-import sys, time
+import signal, sys, time
 from pathlib import Path
 sys.path[:0] = {[str(Path(builders.__file__).parents[n]) for n in (0, 1)]!r}
 import builders
 values = dict(zip(sys.argv[-6::2], sys.argv[-5::2]))
 if values["--seed"] == "1":
+    if {{deaf}}:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     Path({{waits!r}}).touch()
     time.sleep(600)
 case = builders.case(launches=1)
@@ -256,16 +259,32 @@ builders.written(Path(values["--output"]), [case], builders.launches(case, [1.0]
 """
 
 
-def test_interrupt_ends_the_measurement_and_keeps_earlier_blocks(tmp_path, tag):
-    waits, python = tmp_path / "waits", tmp_path / "python"
-    python.write_text(PYTHON.format(waits=str(waits)))
-    python.chmod(0o755)
-    command = [
-        sys.executable, "-m", "commbench.cli", "ab", "--base", python, "--head", python,
-        "--output", tmp_path / "results", "merge",
-    ]  # fmt: skip
-    child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ.copy())
-    processes.until(waits.exists, "the second block")
+@pytest.fixture
+def start(tmp_path, tag):
+    """Return a function that starts ``commbench ab``, whose second block does not end."""
+
+    def start_ab(*, deaf=False):
+        waits, python = tmp_path / "waits", tmp_path / "python"
+        python.write_text(PYTHON.format(waits=str(waits), deaf=deaf))
+        python.chmod(0o755)
+        code = (
+            "from commbench.cli.main import main; from commbench.studies import ab\n"
+            f"ab._END_SECONDS = {0.1 if deaf else processes.PATIENCE_SECONDS}; main()"
+        )
+        command = [
+            sys.executable, "-c", code, "ab", "--base", python, "--head", python,
+            "--output", tmp_path / "results", "merge",
+        ]  # fmt: skip
+        child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ.copy())
+        processes.until(waits.exists, "the second block")
+        return child
+
+    return start_ab
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+def test_interrupt_ends_the_measurement_and_keeps_earlier_blocks(start, tmp_path, tag, deaf):
+    child = start(deaf=deaf)
     child.send_signal(signal.SIGINT)
     _, stderr = child.communicate(timeout=processes.PATIENCE_SECONDS)
     assert child.returncode == 130, stderr
@@ -273,3 +292,10 @@ def test_interrupt_ends_the_measurement_and_keeps_earlier_blocks(tmp_path, tag):
     assert "interrupted; what was measured is kept: " in stderr
     runs = [load(path) for path in (tmp_path / "results").iterdir()]
     assert [len(run.ends) for run in runs] == [1, 1]
+
+
+def test_the_measurement_ends_with_the_comparison(start, tag):
+    child = start()
+    child.kill()
+    child.communicate()
+    processes.until(lambda: not tag.processes(), "the end of the measurement")
