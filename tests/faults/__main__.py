@@ -89,14 +89,14 @@ def tables(rows: list[dict[str, Any]]) -> str:
             f"{_proofs(proofs[proofs['rule'] == name])} |"
         )
     if len(healthy):
-        faulty = proofs[proofs["rule"] != ""]
+        faulty, useless = proofs[proofs["rule"] != ""], proofs[proofs["rule"] == ""]
         known = _predicted(faulty)
         within = known["effect"].between(known["gain_low"], known["gain_high"])
         gain = (known["gain_low"] + known["gain_high"]) / 2
         in_range = gain.between(known["effect_low"], known["effect_high"])
         lines.append(
-            f"\nOf healthy runs, {rate(~healthy['right'].astype(bool))} had a finding; with useless "
-            f"remedies, nothing was proved: {_rate(proofs['right'][proofs['rule'] == ''])}. Of the "
+            f"\nOf healthy runs, {rate(~healthy['right'].astype(bool))} had a finding; with "
+            f"useless remedies, nothing was proved: {_rate(useless['right'])}. Of the "
             f"faults, {_rate(faulty['right'].astype(bool))} were cured. The predicted "
             f"effect was within the interval of the measured gain in {_rate(within)}, and the "
             f"middle of that interval within the estimate's range in {_rate(in_range)}.{left_out}\n"
