@@ -73,7 +73,7 @@ def sentence(run: Run, findings: Sequence[Finding]) -> str:
     else:
         text = f"{who if len(names) > 1 else 'it'} could take {first.effect} less time"
         text += f", {also}" * (alike and bool(others)) + f": {first.statement}"
-        text += f" (likewise, with other numbers, {also})" * (not alike)
+        text += f" (for the same reason, {also})" * (not alike)
     return f"{text}. {_capitalized(_remedy(run, first, only_worse=True))}."
 
 
