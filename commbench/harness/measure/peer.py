@@ -319,8 +319,9 @@ async def _comm_answers(backend: Backend, comm: Any) -> None:
                 await comm.write(to_serialize(last))
             else:
                 crosses, window = message["kind"] == Kind.CROSS, message["window"]
-                theirs = await comm.read() if crosses else None
+                theirs: Any = None
                 if crosses:
+                    theirs = await comm.read()
                     await comm.write(to_serialize(theirs[:STAMP_BYTES]))
                 for _ in range(message["count"]):
                     writing = write_window(comm, theirs, window if crosses else 0)
