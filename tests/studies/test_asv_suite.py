@@ -131,7 +131,7 @@ def test_asv_records_the_medians_of_the_run(checkout):
 def test_make_asv_records_the_commit(checkout):
     ended = checkout.make_asv("ARGS=--backends tcp --launches 1", "EXPORT=--machine node1")
     assert ended.returncode == 0, ended
-    file = Path(ended.stdout.splitlines()[-1])
+    file = checkout.path / ended.stdout.splitlines()[-1]
     (commit,) = checkout.commits
     assert json.loads(file.read_text())["commit_hash"] == commit
     assert checkout.run("-m", "asv", "publish", "--no-pull").returncode == 0
