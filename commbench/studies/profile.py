@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
-from types import TracebackType
+from types import FunctionType, ModuleType, TracebackType
 from typing import Any, BinaryIO, TypeVar
 
 import cloudpickle
@@ -180,9 +180,10 @@ def profile_script(
 
 def _has_dask() -> bool:
     """Return whether the running script has imported something from Dask."""
-    names = vars(sys.modules["__main__"]).values()
-    modules = {getattr(each, "__module__", None) or getattr(each, "__name__", "") for each in names}
-    return bool({str(each).partition(".")[0] for each in modules} & {"dask", "distributed"})
+    names = [*vars(sys.modules["__main__"]).values()]
+    modules = {each.__name__ for each in names if isinstance(each, ModuleType)}
+    modules |= {str(each.__module__) for each in names if isinstance(each, type | FunctionType)}
+    return bool({name.partition(".")[0] for name in modules} & {"dask", "distributed"})
 
 
 class _FirstClient:
