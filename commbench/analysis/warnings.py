@@ -413,12 +413,14 @@ def _unstable_samples(run: Run) -> Iterator[Disturbance]:
             nbytes = run.message_bytes(str(case_id), layer, worst["payload_bytes"])
             size = format_message_size(nbytes)
             at = f", {FETCHES.get(layer, layer)}, {size} ({len(above)} of {len(rows)} sizes)"
-            text = f"by {_share(worst[column])} in {run.case_names[case_id]}{at * (len(rows) > 1)}"
+            text = (
+                f"by {_share(worst[column], '')} in {run.case_names[case_id]}{at * (len(rows) > 1)}"
+            )
             texts.setdefault(column, []).append(text)
         if column in texts:
-            largest.append(f"{_share(spreads[column].max())} {where}")
+            largest.append(f"{_share(spreads[column].max(), 'up to ')} {where}")
     n_cases = spreads["case_id"].nunique()
-    statement = f"times spread by up to {' and up to '.join(largest)}".replace("up to more", "more")
+    statement = f"times spread by {' and '.join(largest)}"
     statement += f" ({len(unstable)} of {n_cases} cases)" * (n_cases > 1)
     for column, listed in texts.items():
         what, _, remedy = _SPREADS[column]
@@ -431,15 +433,15 @@ def _unstable_samples(run: Run) -> Iterator[Disturbance]:
         statement = ""
 
 
-def _share(spread: float) -> str:
+def _share(spread: float, before: str) -> str:
     """Return a spread in percent, which means nothing beyond tenfold.
 
     Examples
     --------
-    >>> _share(0.21), _share(553.15)
-    ('21%', 'more than 1000%')
+    >>> _share(0.21, "up to "), _share(553.15, "up to ")
+    ('up to 21%', 'more than 1000%')
     """
-    return f"{spread:.0%}" if spread <= 10 else "more than 1000%"
+    return f"{before}{spread:.0%}" if spread <= 10 else "more than 1000%"
 
 
 def _drift(run: Run) -> Iterator[Disturbance]:

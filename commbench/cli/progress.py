@@ -43,6 +43,10 @@ class MaybeRead:
             os.dup2(os.open(os.devnull, os.O_WRONLY), self._stream.fileno())
 
 
+def _stderr() -> Any:
+    return MaybeRead(sys.stderr)
+
+
 @contextmanager
 def display(run: Manifest, launches: Iterable[Launch], *, quiet: bool = False) -> Iterator[_Show]:
     """Yield a function that shows the progress of `run` when called with a record or a message.
@@ -72,8 +76,8 @@ def display(run: Manifest, launches: Iterable[Launch], *, quiet: bool = False) -
         TextColumn("{task.fields[left]}"),
     )
     # No auto_refresh, whose thread would disturb measurements.
-    err: Any = MaybeRead(sys.stderr)
-    progress = Progress(*columns, console=Console(file=err), auto_refresh=False, transient=True)
+    console = Console(file=_stderr())
+    progress = Progress(*columns, console=console, auto_refresh=False, transient=True)
     with progress:
         total = n_launches if rule is None else rule.budget_s
         task = progress.add_task("starting", total=total, left="")
@@ -122,7 +126,7 @@ def working(what: str, *, quiet: bool) -> AbstractContextManager[object]:
     """Show `what` on a terminal, with a spinner, until the context ends; elsewhere print it."""
     if quiet:
         return nullcontext()
-    err: Any = MaybeRead(sys.stderr)
+    err = _stderr()
     if not err.isatty():
         click.echo(what, file=err)
         return nullcontext()
@@ -163,8 +167,7 @@ class _Lines:
 
     def _print(self, line: str) -> None:
         self._printed = time.monotonic()
-        err: Any = MaybeRead(sys.stderr)
-        click.echo(line, file=err)
+        click.echo(line, file=_stderr())
 
     def _describe(self, end: LaunchEnd) -> str:
         self._n_ended += 1

@@ -238,12 +238,13 @@ def coverage(run: Run) -> pd.DataFrame:
         if wire.empty and fetches.empty and not seen:
             continue
         to_itself = wire.src == wire.dst
-        on_wire = wire[~to_itself & (wire.dst != "")].nbytes.sum()
-        wire_bytes = math.nan if wire.empty else int(on_wire)
+        wire_bytes, self_bytes = (
+            math.nan if wire.empty else int(wire[which].nbytes.sum())
+            for which in (~to_itself & (wire.dst != ""), to_itself)
+        )
         ends = fetches[["n_busy", "n_failed", "n_in_flight"]].sum().astype(int)
         n_started = int(fetches["n_started"].sum())
         share = logged_bytes / wire_bytes if wire_bytes else math.nan
-        self_bytes = math.nan if wire.empty else int(wire[to_itself].nbytes.sum())
         on_lo = int(network[network.interface == "lo"].nbytes.sum()) if len(network) else math.nan
         n_lost = n_started - int(ends.sum()) - n_logged
         names = (case.id, case.workload, case.variant)

@@ -4,6 +4,7 @@ import io
 import os
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import builders
@@ -92,3 +93,5 @@ def test_progress_that_nobody_reads_any_more_is_no_error(shown, terminal):
               stream=stream)  # fmt: skip
         with progress.working("reporting", quiet=False):
             pass
+        # What others print to it is no error either.
+        assert str(Path(f"/proc/self/fd/{stream.fileno()}").readlink()) == os.devnull

@@ -25,6 +25,8 @@ from commbench.stats.worker_profile import idle_demand, is_barrier, is_idle
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
 
+WAITS = ("blocked_s", "queue_s", "data_s", "idle_s")
+"""The parts of a profile in which task threads run nothing."""
 _WINDOW = ["launch", "iteration"]
 _POLLS = 0.5
 """The share of an idle period in which a polling event loop wants a core."""
@@ -258,13 +260,18 @@ class CaseRecords:
             return f"take a local disk ({where}): {self.file_system} is remote"
         return f"take a faster disk ({where})"
 
+    @property
+    def is_on_one_host(self) -> bool:
+        """Whether all workers are known to be on the same host."""
+        return len(set(self.rows(self.run.places)["host_id"])) == 1
+
     @cached_property
     def n_cores(self) -> float:
         """The cores that the processes share; nan if they are on other hosts, or unknown ones."""
         known = self.run.manifest.environment
         here = (known.get("host") or {}).get("name")
-        places = self.rows(self.run.places)
-        if len(set(places["host_id"])) != 1 or (here and set(places["host"]) != {here}):
+        hosts = set(self.rows(self.run.places)["host"])
+        if not self.is_on_one_host or (here and hosts != {here}):
             return math.nan
         return cores.usable(known.get("cpu") or {}) or math.nan
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from commbench.analysis.findings import MIN_EFFECT, CaseRecords, Rule
+from commbench.analysis.findings import MIN_EFFECT, WAITS, CaseRecords, Rule
 from commbench.model import Finding
 from commbench.model.units import parse_bytes
 
@@ -38,7 +38,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     side_by_side = np.fmin(n_threads, case.n_cores / n_workers)
     # What one thread after the other computes takes a part of the time on several cores.
     serial = case.share("compute_s", "other_cpu_s") * n_threads
-    waits = case.share("blocked_s", "queue_s", "data_s", "idle_s")
+    waits = case.share(*WAITS)
     saved = np.minimum(serial * max(0.0, 1 - 1 / side_by_side), waits)
     limit = case.case.cluster.memory_limit
     memory = {"memory_limit": f"{parse_bytes(limit) // n_threads}B"} if limit.endswith("B") else {}

@@ -56,7 +56,7 @@ def find_bandwidth(case: CaseRecords) -> Iterator[Finding]:
         remedy = "move Arrow strings or numbers, not Python objects, which are slow to serialize"
     elif names := _faster(case):
         remedy += f"; or try {' or '.join(names)}"
-        doubt += "; without RDMA, every backend uses TCP between hosts" * (not _on_one_host(case))
+        doubt += "; without RDMA, every backend uses TCP between hosts" * (not case.is_on_one_host)
     yield Finding(
         statement=f"task threads await data {awaited.median():.0%} of the time: "
         f"{format_bytes(int(moved))} per iteration between workers, {format_bandwidth(rate)} in a "
@@ -78,10 +78,6 @@ def _small_share(case: CaseRecords) -> float:
     )
 
 
-def _on_one_host(case: CaseRecords) -> bool:
-    return len(set(case.rows(case.run.places)["host_id"])) == 1
-
-
 def _faster(case: CaseRecords) -> list[str]:
     """Return backends that move bytes faster than sockets do.
 
@@ -96,7 +92,7 @@ def _faster(case: CaseRecords) -> list[str]:
     gains = {name: case.gain(name) for name in sorted(others) if name.partition(":")[0] in kinds}
     if faster := [name for name, gain in gains.items() if gain and gain.low > 0]:
         return faster
-    use_best = _on_one_host(case) and case.case.cluster.device == "cpu"
+    use_best = case.is_on_one_host and case.case.cluster.device == "cpu"
     names = [kind().best if use_best else name for name, kind in kinds.items()]
     return [name for name in names if name not in {case.case.plain_backend, *others}]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from commbench.analysis.findings import CaseRecords, Rule, memory_pauses, spilling
+from commbench.analysis.findings import WAITS, CaseRecords, Rule, memory_pauses, spilling
 from commbench.model import Finding
 
 _IN_MEMORY = {"distributed.p2p.storage.disk": "false"}
@@ -25,7 +25,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     )
     if not written.any():
         return
-    unused = case.share("blocked_s", "queue_s", "data_s", "idle_s")
+    unused = case.share(*WAITS)
     # Fused tasks have the name of their first part, and long keys are cut.
     keys = case.tasks["key"].astype("str")
     frames, arrays = (

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from commbench.analysis.findings import CaseRecords, Rule
+from commbench.analysis.findings import WAITS, CaseRecords, Rule
 from commbench.model import FETCHES, Effect, Finding
 from commbench.model.units import format_bandwidth, format_seconds
 from commbench.stats.inference import CONFIDENCE
@@ -91,7 +91,7 @@ def _effect(case: CaseRecords, channel: str, slow: pd.DataFrame) -> Effect:
     workers = case.profiles.set_index(["launch", "iteration", "worker"])
     awaited_s = workers["data_s"].reindex(saved_s.index)
     # Tasks that run go on.
-    unused_s = workers[["blocked_s", "queue_s", "data_s", "idle_s"]].sum(axis=1, min_count=1)
+    unused_s = workers[[*WAITS]].sum(axis=1, min_count=1)
     saved_s = np.fmin(saved_s, unused_s.reindex(saved_s.index))
     window = ["launch", "iteration"]
     most, least = (

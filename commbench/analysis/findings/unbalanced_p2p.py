@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from commbench.analysis.findings import CaseRecords, Rule
+from commbench.analysis.findings import WAITS, CaseRecords, Rule
 from commbench.model import Finding
 from commbench.model.units import format_bytes
 
@@ -46,7 +46,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         return
     busy = case.busy_s(log, *window) / case.wall_s
     # Tasks that run go on.
-    unused = case.share("blocked_s", "queue_s", "data_s", "idle_s", how="max")
+    unused = case.share(*WAITS, how="max")
     saved = np.minimum(busy * (1 - 1 / more), unused)
     yield Finding(
         statement=f"one worker has {more.median():.1f} times the average output of P2P shuffles, "

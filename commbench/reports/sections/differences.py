@@ -90,10 +90,10 @@ def _resolution(run: Run) -> str:
     missed = []
     if open_:
         least, most = open_[0], open_[-1]
-        ratio_ = f"{most.detectable:.3g}×"
+        worst = f"{most.detectable:.3g}×"
         if most.detectable > (1 + most.min_effect) * least.detectable:
-            ratio_ += f" ({least.detectable:.3g}× in its best comparison)"
-        missed.append(f"one of up to {ratio_}")
+            worst += f" ({least.detectable:.3g}× in its best comparison)"
+        missed.append(f"one of up to {worst}")
     if unable:
         c, more = unable[0], f" and {len(unable) - 1} more" * (len(unable) > 1)
         pair = f"{c.candidate} vs {c.baseline}"
