@@ -7,7 +7,6 @@ about what was not recorded.
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -259,8 +258,8 @@ def _launches(run: Run) -> Iterator[str]:
         return
     if n_missing:
         yield (
-            f"only {len(run.ends)} of {n_planned} launches were run; go on with "
-            f"commbench run --resume {shlex.quote(str(run.path))}"
+            f"only {len(run.ends)} of {n_planned} launches were run; commbench run --resume "
+            "measures the rest"
         )
     for case_id in summaries["case_id"][summaries["n_launches"] == 0].unique():
         yield (

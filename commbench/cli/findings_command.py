@@ -57,7 +57,10 @@ def diagnose(ctx: click.Context, run: Path, form: str, fail_on: tuple[str, ...] 
     if form == "json":
         click.echo(json.dumps([asdict(finding) for finding in data.findings]), nl=False)
     else:
-        parts = [*sentences.details(data)] or ["No rule has a finding."]
+        nothing = "No rule has a finding."
+        if data.measured.empty:
+            nothing = f"Nothing was measured; commbench report {data.path} says why."
+        parts = [*sentences.details(data)] or [nothing]
         notes = [*data.rule_problems]
         if lacking := findings.without_profile(data):
             names = ", ".join(data.case_names[case.id] for case in lacking)
@@ -72,9 +75,14 @@ def diagnose(ctx: click.Context, run: Path, form: str, fail_on: tuple[str, ...] 
     ]  # fmt: skip
     if failing:
         click.echo(f"findings of: {', '.join(dict.fromkeys(failing))}", err=True)
-    if is_blind := bool(fail_on and data.rule_problems):
-        click.echo("; ".join(data.rule_problems), err=True)
-    ctx.exit(status or FAILED * bool(failing) or int(is_blind))
+    blind = [*data.rule_problems] if fail_on else []
+    asked = () if "any" in (fail_on or ()) else fail_on or ()
+    if fail_on and (unapplied := findings.unapplied(data, asked)):
+        lacks = "measurements" if data.measured.empty else "times of threads"
+        blind.append(f"not applied: {', '.join(unapplied)}; the run has no {lacks}")
+    if blind:
+        click.echo("; ".join(blind), err=True)
+    ctx.exit(status or FAILED * bool(failing) or int(bool(blind)))
 
 
 @click.command(
@@ -95,7 +103,8 @@ def prove(ctx: click.Context, /, run: Path, backend: str, trials: int, **given: 
     """Measure whether the remedies that RUN suggests help.
 
     The present state and each remedy are measured in turns, in fresh clusters. The best one is
-    measured again, and its settings are printed.
+    measured again, and its settings are printed. By default it takes five minutes, or longer if six
+    launches of each take longer.
     """
     from commbench.reports.opening import N_CONFIRMING, proof_s
     from commbench.studies import prove as study

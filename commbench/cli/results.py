@@ -46,7 +46,7 @@ def report(
     run: Path, form: str, verbose: bool, min_transfer: int | None, min_batch: int | None,
     racks: Path | None,
 ) -> None:  # fmt: skip
-    """Report a RUN again: the directory of a run, complete or not, or ``latest``."""
+    """Report a RUN again: the directory of a run, complete or not, or `latest`."""
     if verbose and form not in ("terminal", "tables"):
         raise click.UsageError(f"--verbose is for the terminal; --format {form} has all tables")
     render = registry.load("report", "tables" if verbose else form)

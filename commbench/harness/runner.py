@@ -162,12 +162,17 @@ def _stream(launch: Launch, run: Path, scratch: Path) -> Generator[Record | Phas
             raise LaunchError(f"{message}. When they are gone: --resume {run}")
 
 
+def dask_variable(key: str) -> str:
+    """Return the environment variable that sets a key of Dask's configuration."""
+    # dask.config reads "__" as a level and treats "_" and "-" alike.
+    return "DASK_" + key.replace(".", "__").replace("-", "_").upper()
+
+
 def environment(launch: Launch, backend: Backend, scratch: Path) -> dict[str, str]:
     """Return the environment of a launch, including this process's variables."""
     case = launch.case
     config = {
-        # dask.config reads "__" as a level and treats "_" and "-" alike.
-        "DASK_" + key.replace(".", "__").replace("-", "_").upper(): repr(value)
+        dask_variable(key): repr(value)
         for key, value in {**backend.dask_config(), **case.cluster.dask_config}.items()
     }
     variables = backend.environment(case.cluster.device, scratch)

@@ -109,8 +109,11 @@ def _remedy(run: Run, finding: Finding, *, only_worse: bool = False) -> str:
         how = f"it takes {ratios[faster[0], it]} as long as {peers[faster[0]].variant}"
     elif good:
         how = f"no difference to {peers[good[0]].variant} is shown"
-    else:
+    elif {case_id for case_id, case in peers.items() if not case.original} - {it} <= partners:
         how = "it is the fastest"
+    else:
+        slower = (case.variant for case_id, case in peers.items() if case_id in partners)
+        how = f"it is faster than {' and '.join(slower)}"
     return f"{finding.remedy} (in this run, {how})"
 
 

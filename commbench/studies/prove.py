@@ -11,6 +11,7 @@ from commbench.analysis.run import Run
 from commbench.backends import parse
 from commbench.errors import CommbenchError, UsageError
 from commbench.harness import cases, vary
+from commbench.harness.runner import dask_variable
 from commbench.model import Case, Comparison, Finding, Suite, registry
 
 
@@ -25,7 +26,7 @@ class Trial:
     @property
     def name(self) -> str:
         """The settings as text, as for ``--vary``."""
-        return " ".join(f"{name}={value}" for name, value in self.settings.items())
+        return _text(self.settings)
 
 
 @dataclass(frozen=True)
@@ -77,20 +78,21 @@ def plan(run: Run, most: int, backend: str = "") -> Proof:
         raise UsageError(
             f"{run.path} has no computation over {backend or 'any backend'}; it has {measured}"
         )
-    usable = [
-        (finding, settings)
-        for finding in run.findings
-        if finding.case_id in known
-        for settings in finding.trials
-        if _is_possible(_original(known[finding.case_id]), settings)
-    ]
+    usable, obstacles = [], dict[str, None]()
+    for finding in run.findings:
+        for settings in finding.trials if finding.case_id in known else ():
+            if obstacle := _obstacle(_original(known[finding.case_id]), settings):
+                obstacles[f"{_text(settings)}: {obstacle}"] = None
+            else:
+                usable.append((finding, settings))
     # What the run has measured is measured again only if nothing else is left.
     unknown = untested(run)
     usable = [pair for pair in usable if pair in unknown] or usable
     if not usable:
+        why = f" ({'; '.join(obstacles)})" if obstacles else ""
         raise UsageError(
-            f"nothing to prove: no finding about {run.path} has a remedy that can be set here; "
-            "commbench diagnose shows the findings"
+            f"nothing to prove: no finding about {run.path} has a remedy that can be set here{why}"
+            "; commbench diagnose shows the findings"
         )
     largest = min(usable, key=lambda pair: pair[0].effect.rank)
     case_id = largest[0].case_id
@@ -106,21 +108,29 @@ def plan(run: Run, most: int, backend: str = "") -> Proof:
     return Proof(present, tuple(trials))
 
 
+def _text(settings: Mapping[str, str]) -> str:
+    return " ".join(f"{name}={value}" for name, value in settings.items())
+
+
 def _original(case: Case) -> Case:
     """Return a case, or that of which it is the twin: twins are compared with nothing else."""
     return replace(case, backend=case.plain_backend)
 
 
-def _is_possible(case: Case, settings: Mapping[str, str]) -> bool:
-    """Return whether a case can be measured with other settings, and does the same work then."""
+def _obstacle(case: Case, settings: Mapping[str, str]) -> str:
+    """Return why a case can't do the same work with other settings, or ""."""
     try:
         changed = _changed(case, settings)
+        if changed.cluster.n_workers != case.cluster.n_workers and case.cluster.placement:
+            return "these workers would have other CPUs"
         made = map(cases.make_workload, (case, changed))
-        payloads = {getattr(workload, "payload_bytes", 0) for workload in made}
+        if len({getattr(workload, "payload_bytes", 0) for workload in made}) > 1:
+            return "the size of the data would change"
         cases.make_suite("prove", [case, changed])
-        return len(payloads) == 1 and cases.unmet(changed) is None
-    except CommbenchError:
-        return False
+    except CommbenchError as error:
+        return str(error)
+    lacking = cases.unmet(changed)
+    return f"{lacking.reason}; {lacking.remedy}" if lacking else ""
 
 
 def _changed(case: Case, settings: Mapping[str, str]) -> Case:
@@ -130,8 +140,6 @@ def _changed(case: Case, settings: Mapping[str, str]) -> Case:
         if name != "backend":
             setting = vary.setting(name, text)
             spec = setting.applied(spec, setting.values[0])
-    if spec.n_workers != case.cluster.n_workers:
-        spec = replace(spec, placement=())
     return replace(case, cluster=spec, backend=settings.get("backend", case.backend))
 
 
@@ -150,25 +158,33 @@ def winner(compared: Sequence[tuple[Trial, Comparison]]) -> Trial | None:
 def lines(trial: Trial) -> Iterator[str]:
     """Yield the lines that apply the settings of a trial in a user's environment and code."""
     backend, spec = parse(trial.case.backend), trial.case.cluster
-    arguments = {}
+    is_remote = registry.load("launcher", spec.launcher).remote(spec)
+    variables, arguments, code = [], {}, []
     if "backend" in trial.settings:
-        variables = backend.settings().split()
-        if all("=" in word for word in variables):
-            yield from (f"export {shlex.quote(word)}" for word in variables)
+        words = backend.settings().split()
+        if all("=" in word for word in words):
+            variables += [shlex.quote(word) for word in words]
         else:
-            yield f"# {backend.name}: {backend.settings()}"
+            code.append(f"# {backend.name}: {backend.settings()}")
         arguments["protocol"] = repr(backend.protocol)
     for name in trial.settings:
         if (option := name.replace("-", "_")) in vary.OPTIONS:
             field = vary.OPTIONS[option]
             arguments[field] = repr(getattr(spec, field))
+        elif "." in name and is_remote:
+            variables.append(f"{dask_variable(name)}={shlex.quote(repr(spec.dask_config[name]))}")
         elif "." in name:
-            yield f"dask.config.set({{{name!r}: {spec.dask_config[name]!r}}})"
+            value = {name: spec.dask_config[name]}
+            code.append(f"dask.config.set({value})  # before the cluster")
         elif name != "backend":
-            yield f"export {name}={shlex.quote(str(spec.env[name]))}"
+            variables.append(f"{name}={shlex.quote(str(spec.env[name]))}")
+    if variables and is_remote:
+        yield "# in the environment of every process:"
+    yield from (f"export {each}" for each in variables)
+    yield from code
     if arguments:
         given = ", ".join(f"{name}={value}" for name, value in arguments.items())
-        if registry.load("launcher", spec.launcher).remote(spec):
+        if is_remote:
             yield f"# the cluster, however you start it: {given}"
         else:
             yield f"LocalCluster({given})"

@@ -13,7 +13,7 @@ from commbench import model
 from commbench.analysis import findings
 from commbench.analysis.findings import CaseRecords, Rule
 from commbench.errors import ResultsError
-from commbench.model import ClusterSpec, Effect, Finding, registry
+from commbench.model import ClusterSpec, Effect, Finding, Placement, registry
 from commbench.reports import findings as sentences
 
 CASE = builders.case()
@@ -330,6 +330,10 @@ def test_threads_that_sleep_in_tasks_of_a_busy_process_wait_for_the_gil():
     finding = found(case, [*handed_over, *in_tasks], {"cpu": {"usable_cores": 8}})["gil"]
     # On four cores, 9.6 s of one thread after the other would take 2.4 s.
     assert finding.effect.share == pytest.approx(0.72)
+    # Processes on one CPU save nothing.
+    bound = case_of(n_threads=4, n_workers=1, placement=(Placement(cpus="3"),))
+    own = [dataclasses.replace(each, case_id=bound.id) for each in records]
+    assert "gil" not in found(bound, own, {"cpu": {"usable_cores": 8}})
     # The processes share what the threads had.
     limited = case_of(n_threads=4, n_workers=1, memory_limit="4GB")
     own = [dataclasses.replace(each, case_id=limited.id) for each in records]
@@ -408,6 +412,13 @@ def test_compression_costs_its_time_less_that_of_the_saved_bytes(compress):
     records = [*iterations(CASE, tasks=waiting, activities=spent), *moved]
     effect = found(CASE, records)["compression"].effect
     assert (effect.low, effect.high) == pytest.approx((0.3 - 0.1, 0.3))
+    # A wire on which the saved bytes take longer.
+    slow = [*fetches(CASE, 9.5, 10_000_000)]
+    slow += launches(
+        setting(CASE, "distributed.comm.compression", "lz4"), log_count(CASE),
+        builders.wire(CASE, 1_000_000, src="1", dst="0"),
+    )  # fmt: skip
+    assert "compression" not in found(CASE, [*iterations(CASE, activities=spent), *slow])
     # Tasks that run go on.
     assert "compression" not in found(
         CASE, [*iterations(CASE, tasks=BUSY, activities=spent), *moved]

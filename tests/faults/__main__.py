@@ -7,6 +7,9 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,16 +24,10 @@ import outcomes  # noqa: E402
 from faults import FAULTS, SHARES, TRIALS, Outcome, possible  # noqa: E402
 from outcomes import rate  # noqa: E402
 
+from commbench.analysis.findings import CaseRecords  # noqa: E402
 from commbench.model import registry  # noqa: E402
 
 FILE = ROOT / "results" / "diagnosis" / "outcomes.jsonl"
-TUNING = {
-    "": ("90c32c5", "79c4c1b", "2c6afa2"), "compression": ("63199cd",),
-    **dict.fromkeys(("encryption", "gil", "p2p-disk"), ("5070a07", "63199cd", "3b2d6da")),
-}  # fmt: skip
-"""The commits of proofs after which the estimates of rules were changed, of all or of one."""
-SINCE = {"p2p-disk": "9ca2716", "encryption": "9ca2716"}
-"""The commits with which rules were tried first that are newer than others."""
 BEGIN, END = "<!-- outcomes: begin -->", "<!-- outcomes: end -->"
 
 
@@ -65,6 +62,7 @@ def tables(rows: list[dict[str, Any]]) -> str:
     every = pd.DataFrame(rows, columns=names)
     is_proof = every["trial"].str.startswith("prove-", na=False)
     table, proofs = every[~is_proof], _valid(every[is_proof])
+    rules = registry.loadable("rule")
     others = every[is_proof & every["rule"].ne("")].drop(proofs.index, errors="ignore")
     left_out = ""
     if len(others):
@@ -72,34 +70,33 @@ def tables(rows: list[dict[str, Any]]) -> str:
             f" Proofs in jobs that no setting cures don't count: {others['right'].sum()} of "
             f"{len(others)} cured."
         )
-    healthy = table[table["rule"] == ""]
+    healthy = table[table["rule"].eq("") & table["commit"].map(_all_present).astype(bool)]
     runs = table.drop_duplicates(["trial", "seed"])
-    for name, rule in registry.loadable("rule").items():
+    for name, rule in rules.items():
         trials = table[table["rule"] == name]
-        first = (every["commit"] == SINCE[name]).idxmax() if name in SINCE else 0
         without = (
             row.false for row in runs.itertuples()
-            if name not in possible(row.trial) and row.false != ["failed"] and row.Index >= first
+            if name not in possible(row.trial) and row.false != ["failed"]
+            and _is_present(name, row.commit)
         )  # fmt: skip
-        false = [name in rules for rules in without]
-        right, validates = trials["right"], trials["for_validation"].astype(bool)
+        false = [name in others for others in without]
+        right, validates = trials["right"], _validates(trials)
         lines.append(
             f"| `{name}` | {rule.title}; from {rule.limit} | {_rate(right[~validates])} | "
             f"{_rate(right[validates])} | {_rate(false)} | "
             f"{_proofs(proofs[proofs['rule'] == name])} |"
         )
-    if len(healthy):
+    if len(every):
         faulty, useless = proofs[proofs["rule"] != ""], proofs[proofs["rule"] == ""]
-        known = _predicted(faulty)
+        known = faulty.dropna(subset=["effect", "gain_low"])
         within = known["effect"].between(known["gain_low"], known["gain_high"])
-        gain = (known["gain_low"] + known["gain_high"]) / 2
-        in_range = gain.between(known["effect_low"], known["effect_high"])
+        is_present = _are_present(known)
         lines.append(
-            f"\nOf healthy runs, {rate(~healthy['right'].astype(bool))} had a finding; with "
+            f"\nOf healthy runs, {_rate(~healthy['right'].astype(bool))} had a finding; with "
             f"useless remedies, nothing was proved: {_rate(useless['right'])}. Of the "
-            f"faults, {_rate(faulty['right'].astype(bool))} were cured. The predicted "
-            f"effect was within the interval of the measured gain in {_rate(within)}, and the "
-            f"middle of that interval within the estimate's range in {_rate(in_range)}.{left_out}\n"
+            f"faults, {_rate(faulty['right'].astype(bool))} were cured. The predicted effect was "
+            f"within the interval of the measured gain: {_rate(within[is_present])}; with earlier "
+            f"estimates, {_rate(within[~is_present])}.{left_out}\n"
             f"{outcomes.origin(every)}"
         )
     return "\n".join(lines)
@@ -110,8 +107,10 @@ def summary(rows: list[dict[str, Any]]) -> str:
     table = pd.DataFrame(rows)
     is_proof = table["trial"].str.startswith("prove-")
     proofs = _valid(table[is_proof])
-    unseen = table[~is_proof & table["for_validation"] & ~table["trial"].eq("healthy")]
+    faults = table[~is_proof & ~table["trial"].eq("healthy")]
+    unseen = faults[_validates(faults)]
     healthy = table[table["trial"].eq("healthy") & table["rule"].eq("")]
+    healthy = healthy[healthy["commit"].map(_all_present).astype(bool)]
     cures = proofs[proofs["rule"] != ""]
     return (
         f"- **Of {len(unseen)} unseen faults {unseen['right'].sum()} were found**; "
@@ -131,25 +130,45 @@ def _valid(proofs: pd.DataFrame) -> pd.DataFrame:
         for name, fault in FAULTS.items()
     }
     is_valid = [
-        row.job not in incurable[row.rule] if row.rule else pd.notna(row.gain_low)
+        row.job not in incurable[row.rule]
+        if row.rule
+        else row.false == ["failed"] or pd.notna(row.gain_low)
         for row in proofs.itertuples()
     ]
     return proofs[np.array(is_valid, dtype=bool)]
 
 
-def _predicted(proofs: pd.DataFrame) -> pd.DataFrame:
-    """Return the proofs with a prediction by the present estimates, and an interval of the gain."""
-    served = [
-        row.commit in (*TUNING[""], *TUNING.get(row.rule, ())) for row in proofs.itertuples()
-    ]  # fmt: skip
-    return proofs[~np.array(served, dtype=bool)].dropna(subset=["effect", "gain_low"])
+@functools.cache
+def _is_present(rule: str, commit: str) -> bool:
+    """Return whether a rule, and what all rules share, is as it was at a commit."""
+    find = registry.loadable("rule")[rule].find
+    files = [Path(inspect.getfile(part)) for part in (find, CaseRecords)]
+    command = ["git", "-C", str(ROOT), "diff", "--quiet", commit, "--", *map(str, files)]
+    # A commit with changes, as 0123abc+, is none.
+    return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0
+
+
+@functools.cache
+def _all_present(commit: str) -> bool:
+    return all(_is_present(rule, commit) for rule in registry.loadable("rule"))
+
+
+def _are_present(trials: pd.DataFrame) -> Any:
+    """Return whether the rule of each trial is as it was."""
+    pairs = zip(trials["rule"], trials["commit"], strict=True)
+    return np.array([_is_present(*pair) for pair in pairs], dtype=bool)
+
+
+def _validates(trials: pd.DataFrame) -> Any:
+    """Return whether each trial is one of validation, and of its rule as it is."""
+    return trials["for_validation"].astype(bool).to_numpy() & _are_present(trials)
 
 
 def _proofs(proofs: pd.DataFrame) -> str:
     """Return how often a rule's remedies were proved, and each prediction with its gain."""
     if proofs.empty:
         return " | "
-    known = _predicted(proofs)
+    known = proofs[_are_present(proofs)].dropna(subset=["effect", "gain_low"])
     gains = (f"{r.effect:.0%}: {r.gain_low:.0%} to {r.gain_high:.0%}" for r in known.itertuples())
     return f"{rate(proofs['right'].astype(bool))} | {'; '.join(gains)}"
 

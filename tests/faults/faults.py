@@ -78,7 +78,8 @@ class Fault:
     """A fault, and how to inject it."""
 
     jobs: tuple[str, ...]
-    amounts: tuple[float, float, float]
+    amounts: tuple[float, ...]
+    """Those with which thresholds are chosen. Validation draws others between them."""
     options: Callable[[float], tuple[object, ...]] = lambda _amount: ()
     """Options of ``run`` for an amount."""
     in_job: bool = True
@@ -108,6 +109,8 @@ def _mesh(rate_Bps: float) -> namespaces.Layout:  # noqa: N803 - the spelling of
     return namespaces.mesh(4, {(a, b): rate_Bps for a in range(4) for b in range(a)})
 
 
+N_TUNING = 20
+"""The first trials of each fault, which serve to choose thresholds."""
 _USELESS = """
 from commbench.analysis.findings import Rule
 from commbench.model import Effect, Finding
@@ -171,6 +174,7 @@ FAULTS = {
     "few-cores": Fault(
         jobs=_CANNED, amounts=(2.0, 4.0, 3.0), in_job=False,
         options=lambda n: ("--workers", int(n)), n_cores=1,
+        named=lambda _: r"share 1 core\b",
     ),
     "spilling": Fault(
         jobs=("transpose-sum", "svd", "matmul"), amounts=(1.0, 1.0, 1.0), in_job=False,
@@ -199,6 +203,8 @@ FAULTS = {
     "bandwidth": Fault(
         jobs=_MOVING, amounts=(20e6, 40e6, 30e6), in_job=False,
         hosts=lambda rate, _: _mesh(rate),
+        # Other computations here may await data, too, but faster ones.
+        named=lambda _: r"\b[1-3]?\d(\.\d+)? MB/s in a large transfer",
     ),
     "slow-links": Fault(
         jobs=_MOVING, amounts=(4.0, 10.0, 6.0), in_job=False, also=("skew",),
@@ -230,11 +236,13 @@ class Trial:
 
     @classmethod
     def draw(cls, name: str, seed: int, folder: Path, jobs: tuple[str, ...] = ()) -> Trial:
-        """Return the trial of a seed; every third one is for validation."""
+        """Return the trial of a seed."""
         fault, dice = FAULTS[name], random.Random(f"{name} {seed}")
-        for_validation, jobs = is_validation(seed), jobs or fault.jobs
-        job = jobs[-1] if for_validation else dice.choice(jobs[:-1])
-        amount = fault.amounts[-1] if for_validation else dice.choice(fault.amounts[:-1])
+        jobs = jobs or fault.jobs
+        if is_validation(seed):
+            job, amount = jobs[-1], dice.uniform(min(fault.amounts), max(fault.amounts))
+        else:
+            job, amount = dice.choice(jobs[:-1]), dice.choice(fault.amounts)
         return cls(name, fault, job, amount, seed, folder)
 
     @contextlib.contextmanager
@@ -309,8 +317,8 @@ def _raise_for(status: int, output: str) -> None:
 
 
 def is_validation(seed: int) -> bool:
-    """Return whether the trial of a seed is kept for validation."""
-    return seed % 3 == 2
+    """Return whether the trial of a seed is one of validation."""
+    return seed >= N_TUNING
 
 
 def diagnosed(name: str, seed: int, folder: Path) -> Iterator[Outcome]:
@@ -339,7 +347,7 @@ def _healthy(seed: int, folder: Path) -> Trial:
     options = (
         "--workers", n_workers, "--threads", n_threads, "--amount", amount, "--backends", backend,
     )  # fmt: skip
-    nothing = Fault(jobs=_JOBS, amounts=(0.0,) * 3, options=lambda _: options, in_job=False)
+    nothing = Fault(jobs=_JOBS, amounts=(0.0,), options=lambda _: options, in_job=False)
     if backend != "tls" and dice.random() < 0.5:
         # Within a host nothing is compressed; between these, TLS has no keys.
         nothing = dataclasses.replace(

@@ -199,21 +199,28 @@ def test_an_open_comparison_has_no_why():
 
 
 @pytest.mark.parametrize(
-    ("tuned", "words"),
+    ("tuned", "unequal", "words"),
     [
-        (0.5, "(in this run, it is the fastest)"),
-        (1.0, "(in this run, no difference to tcp is shown)"),
-        (1.5, "(in this run, it takes 1.50× as long as tcp)"),
-        (None, "use ucx:shm+thread-future"),
+        (0.5, "", "(in this run, it is the fastest)"),
+        (0.5, "tcp", "(in this run, it is faster than ucx)"),
+        (1.0, "", "(in this run, no difference to tcp is shown)"),
+        (1.5, "", "(in this run, it takes 1.50× as long as tcp)"),
+        (None, "", "use ucx:shm+thread-future"),
     ],
 )
-def test_a_backend_that_a_remedy_names_is_compared_with_the_recommended_one(recorded, tuned, words):
+def test_a_backend_that_a_remedy_names_is_compared_with_the_recommended_one(
+    recorded, tuned, unequal, words
+):
     medians = {"tcp": 1.0, "ucx": 3.0} | ({"ucx:shm+thread-future": tuned} if tuned else {})
     run = run_of(recorded, medians)
     ucx = next(case for case in run.suite.cases if case.backend == "ucx")
     backend = "ucx:shm+thread-future"
     finding = builders.finding(ucx, remedy=f"use {backend}", trials=({"backend": backend},))
     vars(run)["findings"] = (finding,)
+    vars(run)["comparisons"] = [
+        replace(c, verdict="unequal") if unequal in (c.baseline, c.candidate) else c
+        for c in run.comparisons
+    ]
     (table,) = findings.tables(run)
     (row,) = table.rows
     assert row[-1].endswith(words)

@@ -16,7 +16,7 @@ from commbench.analysis.findings import Rule
 from commbench.cli import findings_command
 from commbench.errors import UsageError
 from commbench.harness import vary
-from commbench.model import USER_CODE, ClusterSpec, Effect, Finding, registry
+from commbench.model import USER_CODE, ClusterSpec, Effect, Finding, Placement, registry
 from commbench.reports import opening
 from commbench.studies import prove
 
@@ -82,6 +82,13 @@ def test_remedies_that_this_machine_lacks_or_that_change_nothing_are_left_out():
     assert [trial.name for trial in prove.plan(run, most=3).trials] == ["threads=2"]
 
 
+def test_more_workers_than_are_bound_to_cpus_are_not_compared():
+    bound = tuple(Placement(cpus=str(cpu)) for cpu in range(2))
+    case = dataclasses.replace(FAKE, cluster=dataclasses.replace(FAKE.cluster, placement=bound))
+    run = with_findings([case], finding(case, workers="4"), finding(case, 0.1, threads="2"))
+    assert [trial.name for trial in prove.plan(run, most=3).trials] == ["threads=2"]
+
+
 def test_what_cannot_be_proved_is_refused_with_the_reason():
     user = builders.case("tcp", cluster=ClusterSpec(launcher=USER_CODE))
     for run, backend, reason in (
@@ -92,6 +99,16 @@ def test_what_cannot_be_proved_is_refused_with_the_reason():
             "no computation over mpi; it has fake",
         ),
         (with_findings([FAKE], finding(FAKE)), "", "nothing to prove"),
+        (
+            with_findings([FAKE], finding(FAKE, backend="ucx:ib")),
+            "",
+            r"set here \(backend=ucx:ib: no RDMA device",
+        ),
+        (
+            with_findings([own := builders.case("fake")], finding(own, workers="4")),
+            "",
+            r"\(workers=4: the size of the data would change\)",
+        ),
     ):
         with pytest.raises(UsageError, match=reason):
             prove.plan(run, most=3, backend=backend)
@@ -108,7 +125,7 @@ def test_the_settings_are_printed_as_lines_of_code():
         "export UCX_TLS=tcp,sm",
         "export UCX_MM_ERROR_HANDLING=y",
         "export UCX_TLS='a b'",
-        "dask.config.set({'distributed.comm.compression': 'lz4'})",
+        "dask.config.set({'distributed.comm.compression': 'lz4'})  # before the cluster",
         "LocalCluster(protocol='ucx', threads_per_worker=2)",
     ]
 
@@ -125,6 +142,13 @@ def test_a_cluster_on_other_hosts_is_not_printed_as_a_local_one():
     case = dataclasses.replace(FAKE, cluster=hosts)
     trial = prove.Trial(case, finding(FAKE, workers="4"), {"workers": "4"})
     assert list(prove.lines(trial)) == ["# the cluster, however you start it: n_workers=4"]
+    compression = "distributed.comm.compression"
+    spec = dataclasses.replace(case.cluster, dask_config={compression: None})
+    trial = prove.Trial(dataclasses.replace(case, cluster=spec), finding(FAKE), {compression: ""})
+    assert list(prove.lines(trial)) == [
+        "# in the environment of every process:",
+        "export DASK_DISTRIBUTED__COMM__COMPRESSION=None",
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -228,6 +252,17 @@ def test_diagnose_fails_on_the_rules_that_it_is_asked_to(fake_run, rules, status
     done = processes.invoke("diagnose", fake_run, *(["--fail-on", rules] if rules else []))
     assert done.exit_code == status
     assert ("findings of: slow-samples" in done.stderr) == (status == 3)
+
+
+@pytest.mark.parametrize("rules", ["gil", "any"])
+def test_rules_that_cannot_be_applied_do_not_pass(tmp_path, rules):
+    failed = builders.written(tmp_path / "failed", [FAKE], [builders.failure(FAKE)]).path
+    timeless = builders.written(tmp_path / "timeless", [FAKE], [builders.sample(FAKE, 1.0)]).path
+    for path, lacks in ((failed, "measurements"), (timeless, "times of threads")):
+        done = processes.invoke("diagnose", path, "--fail-on", rules)
+        assert done.exit_code == 1
+        assert re.search(rf"not applied: .*gil.*; the run has no {lacks}", done.stderr)
+        assert ("Nothing was measured" in done.stdout) == (path == failed)
 
 
 def test_diagnose_does_not_know_other_rules(fake_run):

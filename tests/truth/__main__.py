@@ -68,7 +68,8 @@ def page(rows: list[dict[str, Any]]) -> str:
     not_counted = table["question"][old].value_counts().to_dict()
     table = table[~old]
     lines = [
-        "| question | right | wanted | | something else named | error: median (5 % to 95 %) |",
+        "| question | right | wanted | state | something else named falsely | "
+        "error: median (5 % to 95 %) |",
         "| --- | --- | --- | --- | --- | --- |",
     ]
     questions: dict[str, list[str]] = {"missed": [], "shown": [], "open": []}
@@ -144,27 +145,28 @@ def designs(table: pd.DataFrame) -> tuple[str, str]:
         cells.append(f"{same.sum()} of {len(same)}")
         rows.append(" | ".join([f"| {budget_s:.0f} s, {n} blocks", *cells]) + " |")
         goals = {
-            f"{cells[0]} call equal backends different (goal: 5 %)": shares[1.0] <= 0.05,
-            f"{cells[1]} see 10 % less time (80 %)": shares[0.9] >= 0.8,
-            f"{cells[2]} see 15 % (95 %)": shares[0.85] >= 0.95,
-            f"{cells[3]} precise ones call equal backends the same (half)": 2 * same.sum()
+            f"equal backends differ in {cells[0]} (goal: 5 %)": shares[1.0] <= 0.05,
+            f"10 % less time is seen in {cells[1]} (goal: 80 %)": shares[0.9] >= 0.8,
+            f"15 % less in {cells[2]} (goal: 95 %)": shares[0.85] >= 0.95,
+            f"equal backends are the same in {cells[3]} precise ones (goal: half)": 2 * same.sum()
             >= len(same),
         }
         if several := [goal for goal, is_met in goals.items() if not is_met]:
-            missed.append(f"of designs of {n} blocks {', '.join(several)}")
+            missed.append(f"with {n} launches of each of two backends, {', '.join(several)}")
     runs = [[np.array([median]) for median in medians["tcp"]] for medians in trials]
     between = [verdict(*pair, paired=False).verdict for pair in itertools.pairwise(runs)]
     differ = pd.Series([name in ("faster", "slower") for name in between])
     table_of_designs = "\n".join(rows)
-    summary = "; ".join(missed) or "all designs reach their goals"
+    summary = "; ".join(missed) or "all budgets reach their goals"
     text = f"""
 ## What designs show
 
-**{summary[0].upper() + summary[1:]}.** Designs are windows of blocks of two backends, in time order
-with five looks, {N_DESIGNS} of each kind from {len(pool)} blocks of {len(trials)} trials of equal
-backends. The times of one of the two were multiplied. They overlap: few trials leave the shares
-uncertain. Precise ones end with a standard error of the ratio of at most 2 %. `make run` compares
-four backends in about as many blocks as the shorter ones, and can miss more: its report says what.
+**{summary[0].upper() + summary[1:]}.** Designs are windows of blocks, each with a launch of both
+backends, in time order with five looks, {N_DESIGNS} of each kind from {len(pool)} blocks of
+{len(trials)} trials of equal backends. The times of one of the two were multiplied. They overlap:
+few trials leave the shares uncertain. Precise ones end with a standard error of the ratio of at
+most 2 %. `make run` compares four backends in about as many blocks as the shorter ones, and can
+miss more: its report says what.
 Runs of tcp differ from those before them, as `commbench compare` without `--control` compares runs,
 in {rate(differ)}.
 
@@ -173,7 +175,7 @@ in {rate(differ)}.
 | --- | --- | --- | --- | --- |
 {table_of_designs}
 """
-    return text, f" Of two backends, {summary}: see below." * bool(missed)
+    return text, f" {summary[0].upper() + summary[1:]}." * bool(missed)
 
 
 def launches(table: pd.DataFrame) -> str:

@@ -6,7 +6,7 @@ docs/diagnosis.md, which has the rates of its hits and false alarms.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -61,3 +61,17 @@ def without_profile(run: Run) -> list[Case]:
     """Return the computations to which rules that need a profile were not applied."""
     records = (CaseRecords(run, case) for case in run.suite.cases)
     return [each.case for each in records if len(each.wall_s) and not each.has_profile]
+
+
+def unapplied(run: Run, names: Iterable[str] = ()) -> list[str]:
+    """Return the rules, of those with `names` or all, that could be applied to no case.
+
+    Without names, the rules for computations are left out of other runs.
+    """
+    rules = registry.loadable("rule")
+    if run.measured.empty:
+        return [*(names or rules)]
+    if any(CaseRecords(run, case).has_profile for case in run.suite.cases):
+        return []
+    concerned = names or (rules if "cluster" in run.kinds.values() else ())
+    return [name for name in concerned if rules[name].needs_profile]

@@ -43,6 +43,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     saved_s = saved_s / n_workers / n_windows if wire_s > 0 else 0.0
     unused = case.share("queue_s", "data_s", "idle_s")
     lost = np.minimum(spent - saved_s / case.wall_s, unused)
+    if not lost.median() > 0:
+        return
     at_ends = np.minimum(spent, unused)
     if not case.has_full_cores:
         at_ends = case.at_both_ends(spent, unused)

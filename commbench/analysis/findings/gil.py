@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from commbench.analysis.findings import MIN_EFFECT, WAITS, CaseRecords, Rule
+from commbench.machine import cores
 from commbench.model import Finding
 from commbench.model.units import parse_bytes
 
@@ -35,7 +36,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     if not (wanted >= _BUSY and on_cores.median() < _ONE_CORE and blocked.median() >= MIN_EFFECT):
         return
     n_workers = case.n_workers
-    side_by_side = np.fmin(n_threads, case.n_cores / n_workers)
+    bound = (len(cores.parse(each.cpus)) for each in case.case.cluster.placement if each.cpus)
+    side_by_side = np.fmin.reduce([n_threads, case.n_cores / n_workers, *bound])
     # What one thread after the other computes takes a part of the time on several cores.
     serial = case.share("compute_s", "other_cpu_s") * n_threads
     waits = case.share(*WAITS)

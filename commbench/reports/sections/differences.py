@@ -52,7 +52,8 @@ def tables(run: Run) -> Iterator[Table]:
             yield by_size(
                 f"{task}{what} as a multiple of {first.baseline}'s",
                 {(_message_bytes(run, c), c.candidate): ratio(c) for c in shown},
-                note(group, "the pairs of backends at a size"),
+                "The cells are ratios by Hodges and Lehmann, with their verdicts "
+                "(docs/measurements.md); the format json has intervals and p, too.",
                 size,
             )
 
