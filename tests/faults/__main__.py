@@ -90,13 +90,17 @@ def tables(rows: list[dict[str, Any]]) -> str:
         faulty, useless = proofs[proofs["rule"] != ""], proofs[proofs["rule"] == ""]
         known = faulty.dropna(subset=["effect", "gain_low"])
         within = known["effect"].between(known["gain_low"], known["gain_high"])
+        gain = (known["gain_low"] + known["gain_high"]) / 2
+        in_range = gain.between(known["effect_low"], known["effect_high"])
         is_present = _are_present(known)
         lines.append(
             f"\nOf healthy runs, {_rate(~healthy['right'].astype(bool))} had a finding; with "
             f"useless remedies, nothing was proved: {_rate(useless['right'])}. Of the "
             f"faults, {_rate(faulty['right'].astype(bool))} were cured. The predicted effect was "
-            f"within the interval of the measured gain: {_rate(within[is_present])}; with earlier "
-            f"estimates, {_rate(within[~is_present])}.{left_out}\n"
+            f"within the interval of the measured gain: {_rate(within[is_present])}, and the "
+            f"middle of that interval within the predicted range: {_rate(in_range[is_present])}; "
+            f"with earlier estimates, {_rate(within[~is_present])} and "
+            f"{_rate(in_range[~is_present])}.{left_out}\n"
             f"{outcomes.origin(every)}"
         )
     return "\n".join(lines)
