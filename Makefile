@@ -85,7 +85,7 @@ notebooks: $(READY)  ## Execute the notebooks in place, on the reference runs
 # Polars and DuckDB are the engines that reports of ten million transfers are compared with.
 soak: $(READY)  ## The slow tests, and ten minutes of mixed traffic over mpi://
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt duckdb polars
-	COMMBENCH_SOAK_SECONDS=600 $(BIN)/python -m pytest -q -m 'slow or soak'
+	COMMBENCH_SOAK_SECONDS=600 $(BIN)/python -m pytest -q -m 'slow or soak' $(ARGS)
 
 truth: $(READY)  ## Trials with known answers for 40 minutes, and docs/truth.md from all so far
 	$(BIN)/python tests/truth $(ARGS)
