@@ -177,7 +177,7 @@ class Engine:
     def park(self, transfers: Collection[Transfer], then: Callable[[], None] | None = None) -> None:
         """Keep transfers and their buffers though the peer is gone: they may never complete.
 
-        When one does, `then` is called, and no other callback.
+        Receives are cancelled. When one completes, `then` is called, and no other callback.
         """
         self._transfers.drop(transfers)
         loop = self._loop()
@@ -186,7 +186,11 @@ class Engine:
             transfer.forget(then)
             if transfer.advance():
                 transfer.finish()
-            elif is_closed:
+                continue
+            if transfer.receives:
+                # Once it is an orphan, another thread may test what MPI cancels.
+                transfer.cancel()
+            if is_closed:
                 self._orphans.append(transfer)
             else:
                 self._parked.append(transfer)

@@ -96,9 +96,7 @@ class Receiver:
         if (transfer := self._transfer) is None:
             then()
         else:
-            # Parking may post them.
             self._engine.park([transfer], then)
-            transfer.cancel()
 
     def _receives(
         self, nbytes: int, then: Callable[[], None], post: Callable[[], bool] | None = None

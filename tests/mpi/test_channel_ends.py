@@ -285,6 +285,25 @@ def test_what_is_parked_after_its_loop_has_ended_goes_to_another() -> None:
     assert list(orphan.requests) == [request]
 
 
+def test_receives_of_a_closed_loop_are_cancelled_before_another_adopts_them() -> None:
+    n_orphans = []
+
+    def cancel() -> None:
+        n_orphans.append(len(Engine._orphans))
+
+    async def begin() -> End:
+        end = End(Communicator(LARGE))
+        request = SimpleNamespace(Test=lambda: False, Cancel=cancel)
+        end.communicator.Irecv = lambda *_: request  # type: ignore[method-assign,assignment,return-value]
+        await asyncio.wait([asyncio.ensure_future(end.channel.receive())], timeout=0.02)
+        return end
+
+    end = asyncio.run(begin())
+    assert end.channel._receiver.busy
+    assert n_orphans == [0]
+    assert len(Engine._orphans) == 1
+
+
 @in_event_loop
 async def test_the_tag_of_a_torn_message_is_released_when_mpi_is_done_with_it() -> None:
     end = End(Communicator(LARGE))
