@@ -151,7 +151,11 @@ class Engine:
         mpi4py.MPI.Exception
             If the request failed.
         """
-        await self.yield_to_loop()
+        try:
+            await self.yield_to_loop()
+        except BaseException:
+            self.park([Transfer([request], buffer, buffer.nbytes, receives, None)])
+            raise
         until = 0.0
         while not request.Test():
             now = time.perf_counter()

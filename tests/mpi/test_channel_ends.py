@@ -285,6 +285,21 @@ def test_what_is_parked_after_its_loop_has_ended_goes_to_another() -> None:
     assert list(orphan.requests) == [request]
 
 
+@in_event_loop
+async def test_a_request_keeps_its_buffer_if_its_coroutine_is_cancelled_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine, "MAX_HOLD_S", -1)
+    own, request = Engine.for_loop(asyncio.get_running_loop()), Request(False)
+    buffer = memoryview(bytearray(8))
+    completing = asyncio.ensure_future(own.complete(request, buffer, receives=False))
+    await asyncio.sleep(0)
+    completing.cancel()
+    await asyncio.wait([completing])
+    (parked,) = own._parked
+    assert parked.buffers is buffer
+
+
 def test_receives_of_a_closed_loop_are_cancelled_before_another_adopts_them() -> None:
     n_orphans = []
 
