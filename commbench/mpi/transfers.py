@@ -19,6 +19,10 @@ SPIN_S = 2e-3
 RECEIVE_SECONDS_PER_BYTE = 10e-9
 SEND_SECONDS_PER_BYTE = 1e-9
 """The time within which a transfer is expected to be complete; until then it is polled."""
+MAX_SPIN_S = 1.0
+"""Polling ends that long after the last request was complete: the peer may stand still. What a
+network card moves can't be seen; 1 GB/s is enough for a piece of 1 GiB.
+"""
 MOVED_S = 10e-6
 """A call to MPI that lasts longer has moved a fragment of a large message, and the next call will
 move another: MPI returns after half a MB or less.
@@ -60,12 +64,15 @@ class Transfer:
         As given.
     requests
         Those that are incomplete.
-    spin_until
+    due
         When it should be complete, if it moves.
+    spin_until
+        When to stop polling for it.
     """
 
     __slots__ = (
-        "_error", "_on_done", "_post", "buffers", "nbytes", "receives", "requests", "spin_until",
+        "_error", "_on_done", "_post", "buffers", "due", "nbytes", "receives", "requests",
+        "spin_until",
     )  # fmt: skip
 
     def __init__(
@@ -84,15 +91,17 @@ class Transfer:
         self.buffers = buffers
         self.nbytes = nbytes
         self.receives = receives
-        self.spin_until = self._due()
+        self._expect()
 
-    def _due(self) -> float:
+    def _expect(self) -> None:
+        now = time.perf_counter()
         per_byte = RECEIVE_SECONDS_PER_BYTE if self.receives else SEND_SECONDS_PER_BYTE
-        return time.perf_counter() + SPIN_S + self.nbytes * per_byte
+        self.due = now + SPIN_S + self.nbytes * per_byte
+        self.spin_until = min(self.due, now + MAX_SPIN_S)
 
     def post(self) -> bool:
         """Post a receive that has waited; return whether that succeeded."""
-        self.spin_until = self._due()
+        self._expect()
         post, self._post = self._post, None
         return post is None or post()
 
@@ -107,6 +116,7 @@ class Transfer:
             except Exception as error:  # noqa: BLE001 - mpi4py's class is not importable here
                 self._error = error
             requests.popleft()
+            self.spin_until = min(self.due, time.perf_counter() + MAX_SPIN_S)
         return True
 
     def cancel(self) -> None:
@@ -161,7 +171,7 @@ class Transfers(deque[Transfer]):
         if not self._waiting:
             return
         now = time.perf_counter()
-        moving = [t.nbytes for t in self if t.receives and t.spin_until > now]
+        moving = [t.nbytes for t in self if t.receives and t.due > now]
         n_moving = sum(moving) if now - self._moved_at < STILL_S else 0
         while self._waiting and (not n_moving or n_moving + self._waiting[0].nbytes <= MAX_MOVING):
             transfer = self._waiting.popleft()

@@ -2,15 +2,16 @@
 
 ``python peers.py ADDRESS`` listens there and does what the ``op`` of each message says: ``echo``
 it, ``send`` an array, answer the ``sum`` of one, ``connect`` to other addresses and exchange a
-message with each, return its ``usage`` of resources, ``sleep`` and read no more, or ``faint``: get
-a signal in the middle of a write. ``python peers.py connect ADDRESS`` connects there and exchanges
-messages until it is killed.
+message with each, return its ``usage`` of resources, ``sleep`` and read no more, ``faint``: get a
+signal in the middle of a write, or ``falter``: stop between a header and what it announces.
+``python peers.py connect ADDRESS`` connects there and exchanges messages until it is killed.
 """
 
 import asyncio
 import ctypes
 import functools
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -26,7 +27,7 @@ import psutil
 from distributed.comm import CommClosedError, connect, listen
 from distributed.protocol import to_serialize
 
-from commbench.mpi import pairing
+from commbench.mpi import pairing, wire
 from commbench.mpi.receive_queue import ReceiveQueue
 from commbench.mpi.shared_memory import mapped
 
@@ -67,6 +68,19 @@ def reserve(queue: ReceiveQueue) -> int:
     return number
 
 
+class Faltering:
+    """A communicator that stops this process before a large message."""
+
+    def __init__(self, communicator: Any) -> None:
+        self._communicator = communicator
+
+    def Isend(self, message: Any, rank: int, tag: int) -> Any:  # noqa: N802
+        """Send, perhaps later."""
+        if len(message[0]) > wire.MAX_HEADER:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        return self._communicator.Isend(message, rank, tag)
+
+
 async def handler(comm: Any) -> None:
     """Do what the messages say."""
     try:
@@ -96,6 +110,9 @@ async def handler(comm: Any) -> None:
                     number = reserve(queue)
                     os.kill(os.getpid(), message["signal"])
                     queue.skip(number)
+                case "falter":
+                    comm.channel._sender._communicator = Faltering(comm.channel.communicator)
+                    await comm.write({"x": to_serialize(payload(message["nbytes"]))})
     except CommClosedError:
         await comm.close()
 

@@ -18,6 +18,7 @@ from distributed.protocol import to_serialize
 from peers import ask, payload, peers, usage
 from scenarios import or_slow, scenario
 
+from commbench.mpi import transfers
 from commbench.mpi.engine import Engine
 from commbench.mpi.runtime import runtime
 
@@ -123,6 +124,25 @@ async def test_stopped_peer_loses_nothing_and_costs_no_cpu() -> None:
         assert await asyncio.wait_for(reading, 60) == x.sum(dtype="u8")
         for number in range(100):
             assert (await comm.read())["number"] == number
+        await comm.close()
+
+
+@scenario(60)
+async def test_receiver_rests_while_the_sender_is_stopped_between_header_and_payload() -> None:
+    # As long as a message of many GiB takes.
+    transfers.RECEIVE_SECONDS_PER_BYTE = 1.0
+    async with peers(1) as (peer,):
+        await peer.check()
+        comm = await connect(peer.address)
+        await comm.write({"op": "falter", "nbytes": 4 * MB})
+        reading = asyncio.ensure_future(comm.read())
+        # Its doorbell has not rung.
+        while not comm.channel._receiver.busy:
+            await asyncio.sleep(0.01)
+        await rests(1 / 3)
+        assert not reading.done()
+        os.kill(peer.process.pid, signal.SIGCONT)
+        assert ((await asyncio.wait_for(reading, 60))["x"] == payload(4 * MB)).all()
         await comm.close()
 
 
