@@ -178,10 +178,16 @@ class Engine:
         """Call the channel's `retire` if the event loop is closed."""
         self._channels.add(channel)
 
-    def park(self, transfers: Collection[Transfer], then: Callable[[], None] | None = None) -> None:
+    def park(
+        self,
+        transfers: Collection[Transfer],
+        then: Callable[[], None] | None = None,
+        *,
+        cancel: bool = False,
+    ) -> None:
         """Keep transfers and their buffers though the peer is gone: they may never complete.
 
-        Receives are cancelled. When one completes, `then` is called, and no other callback.
+        When one does, `then` is called, and no other callback. `cancel` has MPI give them up.
         """
         self._transfers.drop(transfers)
         loop = self._loop()
@@ -191,7 +197,7 @@ class Engine:
             if transfer.advance():
                 transfer.finish()
                 continue
-            if transfer.receives:
+            if cancel:
                 # Once it is an orphan, another thread may test what MPI cancels.
                 transfer.cancel()
             if is_closed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,9 @@ from commbench.mpi.engine import Engine
 from commbench.mpi.transfers import Transfer
 
 __all__ = ["Receiver"]
+
+MAX_DRAINED = 2**44
+"""Whoever announces a message of more bytes lies, and has not sent that many pieces."""
 
 
 class Receiver:
@@ -60,7 +64,7 @@ class Receiver:
         self._on_failure = on_failure
         self._transfer: Transfer | None = None
         self._n_failures = 0
-        self._abandoned = False
+        self._abandoned = self._drains = False
 
     @property
     def busy(self) -> bool:
@@ -96,7 +100,7 @@ class Receiver:
         if (transfer := self._transfer) is None:
             then()
         else:
-            self._engine.park([transfer], then)
+            self._engine.park([transfer], then, cancel=not self._drains)
 
     def _receives(
         self, nbytes: int, then: Callable[[], None], post: Callable[[], bool] | None = None
@@ -145,6 +149,13 @@ class Receiver:
                 for piece in wire.pieces(buffer):
                     transfer.requests.append(receive((piece, self._byte), rank, tag))
         except Exception as error:  # noqa: BLE001 - mpi4py's class is not importable here
+            if transfer.nbytes < MAX_DRAINED:
+                # A peer that lives keeps what it sends until that is received, be it truncated.
+                self._drains = True
+                n_pieces = sum(len(wire.pieces(range(size))) for size in layout.large_sizes)
+                with suppress(Exception):
+                    while len(transfer.requests) < n_pieces:
+                        transfer.requests.append(receive((bytearray(), self._byte), rank, tag))
             self._on_failure(f"MPI could not receive: {error!r}")
             return False
         return True

@@ -3,7 +3,8 @@
 ``python peers.py ADDRESS`` listens there and does what the ``op`` of each message says: ``echo``
 it, ``send`` an array, answer the ``sum`` of one, ``connect`` to other addresses and exchange a
 message with each, return its ``usage`` of resources, ``sleep`` and read no more, ``faint``: get a
-signal in the middle of a write, or ``falter``: stop between a header and what it announces.
+signal in the middle of a write, ``falter``: stop between a header and what it announces, or have a
+``limit`` of memory.
 ``python peers.py connect ADDRESS`` connects there and exchanges messages until it is killed.
 """
 
@@ -11,6 +12,7 @@ import asyncio
 import ctypes
 import functools
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -110,6 +112,10 @@ async def handler(comm: Any) -> None:
                     number = reserve(queue)
                     os.kill(os.getpid(), message["signal"])
                     queue.skip(number)
+                case "limit":
+                    nbytes = psutil.Process().memory_info().vms + message["nbytes"]
+                    resource.setrlimit(resource.RLIMIT_AS, (nbytes, nbytes))
+                    await comm.write("limited")
                 case "falter":
                     comm.channel._sender._communicator = Faltering(comm.channel.communicator)
                     await comm.write({"x": to_serialize(payload(message["nbytes"]))})

@@ -11,6 +11,7 @@ from collections import deque
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from scenarios import in_event_loop
 
@@ -246,6 +247,15 @@ async def test_a_message_that_cannot_be_copied_ends_the_channel(
     with pytest.raises(ChannelClosedError, match="MemoryError"):
         await end.channel.receive()
     await end.ended()
+
+
+@in_event_loop
+async def test_a_header_that_announces_exabytes_ends_the_channel_at_once() -> None:
+    end = End(Communicator(np.array([1, 2**62], "u8").tobytes()))
+    with pytest.raises(ChannelClosedError, match="MemoryError"):
+        await end.channel.receive()
+    await end.ended()
+    assert not end.communicator.receives
 
 
 @in_event_loop

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from distributed.comm import CommClosedError, connect
 from distributed.protocol import to_serialize
-from peers import ask, payload, peers, usage
+from peers import ask, payload, peers, until, usage
 from scenarios import or_slow, scenario
 
 from commbench.mpi import transfers
@@ -144,6 +144,19 @@ async def test_receiver_rests_while_the_sender_is_stopped_between_header_and_pay
         os.kill(peer.process.pid, signal.SIGCONT)
         assert ((await asyncio.wait_for(reading, 60))["x"] == payload(4 * MB)).all()
         await comm.close()
+
+
+@scenario(60)
+async def test_sends_to_a_peer_that_lacks_memory_for_them_complete() -> None:
+    async with peers(1) as (peer,):
+        await peer.check()
+        comm = await connect(peer.address)
+        await ask(comm, "limit", nbytes=64 * MB)
+        xs = [to_serialize(payload(nbytes)) for nbytes in (MB, 200 * MB, 300 * MB, MB)]
+        await comm.write({"op": "sum", "xs": xs})
+        await fails(comm.read())
+        engine = comm.channel.engine
+        await until(lambda: not engine._parked and not engine._transfers, "sends are left")
 
 
 @pytest.mark.parametrize("n_rounds", or_slow(40, 200))
