@@ -25,8 +25,8 @@ so that the tag may be used again::
 While this end is IDLE, the peer sends DOORBELL with each message, and the engine polls until that
 message has arrived. From every state, a failure of MPI ends the channel at once. So does the loss
 of the TCP connection, unless announced messages are missing, or this end is POLLING, when the peer
-announces none: then the channel ends when none has arrived for `GRACE_S`, while this end waits for
-them.
+announces none, or one is found that was sent before the peer read IDLE: then the channel ends when
+none has arrived for `GRACE_S`, while this end waits for them.
 
 A send can't be withdrawn from MPI. A channel that was closed or aborted therefore lingers: it
 receives and drops what the peer had already sent. If the peer has died, sends that it never
@@ -52,6 +52,8 @@ __all__ = ["Channel", "ChannelClosedError"]
 
 GRACE_S = 1.0
 """How long to wait for announced messages after the peer has closed and gone away."""
+N_LAST_PROBES = 10
+"""MPI needs more than one call to find a message that has arrived."""
 
 
 class Channel:
@@ -295,7 +297,9 @@ class Channel:
     def on_lost(self, reason: str) -> None:
         """Handle the loss of the TCP connection: the peer died, or both ends have closed."""
         # While this end polls, the peer doesn't ring for what it sends.
-        is_unknown = not (self._announced_idle or self._peer_closed)
+        is_unknown = not self._peer_closed and (
+            not self._announced_idle or (not self.expects() and self._finds_message())
+        )
         if is_unknown:
             self._n_announced = sys.maxsize
         if self.expects():
@@ -307,6 +311,13 @@ class Channel:
                 self._linger()
         else:
             self._end(reason)
+
+    def _finds_message(self) -> bool:
+        """Return whether the peer sent a message before it read that this end is idle."""
+        n_received = self._n_received
+        for _ in range(N_LAST_PROBES):
+            self._probe()
+        return self._receiver.busy or self._n_received > n_received
 
     def _start_grace(self) -> None:
         """Limit the wait for what the peer has announced, if it is gone."""

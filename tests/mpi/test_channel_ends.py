@@ -222,6 +222,30 @@ async def test_what_has_arrived_while_this_end_polled_stays_readable_after_the_l
     await end.ended()
 
 
+@pytest.mark.parametrize("reads", [True, False])
+@in_event_loop
+async def test_what_was_sent_before_the_peer_read_that_this_end_is_idle_is_readable(
+    reads: bool,
+) -> None:
+    end = End(Communicator(SMALL, SMALL))
+    probe, n_probes = end.communicator.Improbe, 0
+
+    def late(*arguments: Any) -> Message | None:
+        nonlocal n_probes
+        n_probes += 1
+        return probe(*arguments) if n_probes > 3 else None
+
+    end.communicator.Improbe = late  # type: ignore[method-assign]
+    reading = asyncio.ensure_future(end.channel.receive()) if reads else None
+    await asyncio.sleep(0)
+    end.channel.on_lost("killed")
+    for read in (reading or end.channel.receive(), end.channel.receive()):
+        assert [bytes(frame) for frame in await read] == [b"x"]
+    with pytest.raises(ChannelClosedError, match="killed"):
+        await end.channel.receive()
+    await end.ended()
+
+
 @in_event_loop
 async def test_a_channel_that_polled_ends_after_the_loss_without_a_reader() -> None:
     end = End(Communicator())
