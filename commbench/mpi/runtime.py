@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import ctypes
 import dataclasses
 import logging
 import os
@@ -284,7 +285,8 @@ def _finalize_at_exit(mpi: Any) -> None:
     def finalize() -> None:
         # A child that was forked is no rank.
         if os.getpid() == rank and not mpi.Is_finalized():
-            mpi.Finalize()
+            # When no thread runs any more: the loop of a Client that is open uses MPI until then.
+            ctypes.pythonapi.Py_AtExit(ctypes.CDLL(mpi.__file__).MPI_Finalize)
 
     if sys.modules["mpi4py"].rc.finalize is False:
         atexit.register(finalize)

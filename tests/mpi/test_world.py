@@ -37,6 +37,10 @@ def test_cluster_as_ranks_of_one_world() -> None:
     assert "world\n" in run_ranks(4, "cluster")
 
 
+def test_a_client_that_stays_open_uses_mpi_until_it_is_finalized() -> None:
+    assert "open\n" in run_ranks(2, "open")
+
+
 @pytest.mark.slow
 def test_frames_beyond_32_bits_arrive_in_world_mode() -> None:
     # What the ranks print may be interleaved within a line.

@@ -1,5 +1,7 @@
 """What every rank of a world does: ``mpiexec -n 4 python world.py cluster`` or ``-n 2 … frames``.
 
+With ``-n 2 … open`` mpi:// imports mpi4py first, and the client of the cluster stays open.
+
 In a cluster rank 0 is the scheduler, 1 the client, the others are workers: what dask-mpi does, in
 its order. The scheduler listens before it sends the others its address.
 """
@@ -13,9 +15,15 @@ import numpy as np
 from distributed import Client, Scheduler, Worker
 from distributed.comm import connect, listen
 from distributed.protocol import to_serialize
-from mpi4py import MPI
 
-WORLD = MPI.COMM_WORLD
+if sys.argv[1] == "open":
+    from commbench.mpi.runtime import runtime
+
+    WORLD = runtime("127.0.0.1").mpi.COMM_WORLD
+else:
+    from mpi4py import MPI
+
+    WORLD = MPI.COMM_WORLD
 SIZES = (2**31 - 1, 2**31 + 1)
 
 
@@ -42,6 +50,16 @@ def use(address: str) -> None:
         infos = client.run(lambda dask_worker: dask_worker.batched_stream.comm.extra_info)
         print(*{info["mode"] for info in infos.values()}, flush=True)
         client.shutdown()
+
+
+def leave(address: str) -> None:
+    """Have the scheduler end soon, and leave the client open."""
+
+    def end_soon(dask_scheduler: Scheduler) -> None:
+        dask_scheduler.loop.call_later(1, dask_scheduler.close)
+
+    Client(address).run_on_scheduler(end_soon)
+    print("open", flush=True)
 
 
 async def send() -> None:
@@ -77,7 +95,7 @@ async def receive(address: str) -> None:
 
 
 if __name__ == "__main__":
-    is_cluster = sys.argv[1] == "cluster"
+    is_cluster = sys.argv[1] != "frames"
     if WORLD.rank == 0:
         asyncio.run(schedule() if is_cluster else send())
     else:
@@ -86,8 +104,11 @@ if __name__ == "__main__":
             asyncio.run(receive(address))
         else:
             WORLD.Barrier()
-            if WORLD.rank == 1:
-                use(address)
-            else:
+            if WORLD.rank > 1:
                 asyncio.run(work(address))
-    WORLD.Barrier()
+            elif sys.argv[1] == "open":
+                leave(address)
+            else:
+                use(address)
+    if sys.argv[1] != "open":
+        WORLD.Barrier()
