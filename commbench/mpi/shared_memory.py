@@ -65,8 +65,12 @@ def host() -> str:
 
 
 def segments() -> set[int]:
-    """Return the ids of the System V segments that this process has attached."""
-    return {inode for _, _, inode, path in _mappings() if path.startswith("/SYSV")}
+    """Return the ids of the System V segments without a key that this process has attached.
+
+    UCX makes no others (``ucs_sysv_alloc``, ``src/ucs/sys/sys.c``); those with a key are the
+    application's.
+    """
+    return {inode for _, _, inode, path in _mappings() if path.startswith("/SYSV00000000")}
 
 
 def mapped(ids: Collection[int]) -> list[tuple[int, int]]:

@@ -3,8 +3,8 @@
 ``python peers.py ADDRESS`` listens there and does what the ``op`` of each message says: ``echo``
 it, ``send`` an array, answer the ``sum`` of one, ``connect`` to other addresses and exchange a
 message with each, return its ``usage`` of resources, ``sleep`` and read no more, ``faint``: get a
-signal in the middle of a write, ``falter``: stop between a header and what it announces, or have a
-``limit`` of memory.
+signal in the middle of a write, ``falter``: stop between a header and what it announces, have a
+``limit`` of memory, or ``share`` some of its own.
 ``python peers.py connect ADDRESS`` connects there and exchanges messages until it is killed.
 """
 
@@ -116,6 +116,9 @@ async def handler(comm: Any) -> None:
                     nbytes = psutil.Process().memory_info().vms + message["nbytes"]
                     resource.setrlimit(resource.RLIMIT_AS, (nbytes, nbytes))
                     await comm.write("limited")
+                case "share":
+                    key, flags = os.getpid(), 0o3600  # IPC_CREAT | IPC_EXCL
+                    await comm.write(ctypes.CDLL(None).shmget(key, message["nbytes"], flags))
                 case "falter":
                     comm.channel._sender._communicator = Faltering(comm.channel.communicator)
                     await comm.write({"x": to_serialize(payload(message["nbytes"]))})

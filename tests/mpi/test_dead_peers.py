@@ -129,6 +129,25 @@ async def test_messages_to_a_dead_peer_reach_no_other_shared_memory() -> None:
         assert local.segments <= shared_memory.segments()
 
 
+@scenario(60)
+async def test_memory_that_a_dead_peer_has_shared_by_a_key_is_kept() -> None:
+    pairs.RELEASE_AFTER_S = SOON_S
+    libc, nbytes = ctypes.CDLL(None), 2**20
+    libc.shmat.restype = ctypes.c_void_p
+    local_segments = set(runtime("127.0.0.1").segments)
+    async with peers(1) as (peer,):
+        comm = await connect(peer.address)
+        number = await ask(comm, "share", nbytes=nbytes)
+        address = libc.shmat(number, None, 0)
+        # The kernel frees it when nobody uses it any more.
+        assert libc.shmctl(number, 0, None) == 0
+        ctypes.memset(address, 1, nbytes)
+        assert shared_memory.segments() > local_segments
+        peer.process.kill()
+        await until(lambda: not shared_memory.segments() - local_segments - {number}, "it is kept")
+        assert ctypes.string_at(address, nbytes) == b"\1" * nbytes
+
+
 @pytest.mark.slow
 @scenario(60)
 async def test_memory_that_a_peer_added_later_is_released_when_it_dies() -> None:
