@@ -217,7 +217,7 @@ def _slow_in_group(group: pd.DataFrame, run: Run, both_ways: bool) -> pd.DataFra
             sends, receives = (_mostly(slow, end, len(workers)) for end in (src, dst))
     if not (slow | common).any():
         return group.iloc[:0]
-    by_launch = _logs_by_launch(group, run, slow)
+    by_launch = _logs_by_launch(group, run, slow, workers)
     hosts = _host_names(group, run, workers)
     # Those that are as fast as expected may still be slower than others.
     causes = [
@@ -355,27 +355,37 @@ def outliers(values: Array, counts: Array | None = None) -> Array:
     return is_outlier
 
 
-def _logs_by_launch(group: pd.DataFrame, run: Run, slow: Array) -> pd.DataFrame:
+def _logs_by_launch(
+    group: pd.DataFrame, run: Run, slow: Array, workers: pd.Index[str]
+) -> pd.DataFrame:
     """Return the logarithm of each pair's time per byte in each launch, and its ordinary pairs'."""
     case_id, channel = group.iloc[0][["case_id", "channel"]]
-    log = run.transfers[counting(run)]
-    log = log[(log["case_id"] == case_id) & (log["channel"] == channel)]
-    key = ["launch", "src", "dst"]
-    log = log[log["stop_s"] > log["start_s"]].sort_values(key).astype({"src": "str", "dst": "str"})
-    transfers = log.assign(value=np.log((log["stop_s"] - log["start_s"]) / log["nbytes"]))
-    transfers = transfers.groupby(key, sort=False)
-    window = transfers.ngroup().to_numpy()
-    busy_s = grouping.union_lengths(log["start_s"].to_numpy(), log["stop_s"].to_numpy(), window)
-    medians = transfers.agg(value=("value", "median"), nbytes=("nbytes", "sum")).reset_index()
-    known = (
-        group[["src", "dst"]]
-        .astype("str")
-        .assign(pair=np.arange(len(group)), slow=slow, overlap=_overlap(run.pairs.loc[group.index]))
-    )
-    medians = medians.assign(together=np.log(busy_s / medians["nbytes"])).merge(known, on=key[1:])
-    medians["value"] = medians["value"].mask(medians["overlap"], medians["together"])
-    ordinary = medians["value"].mask(medians["slow"]).groupby(medians["launch"])
-    return medians.assign(typical=ordinary.transform("median"))
+    log = run.transfers
+    counts = counting(run) & (log["stop_s"] > log["start_s"])
+    counts &= (log["case_id"] == case_id) & (log["channel"] == channel)
+    log = log.loc[counts, ["launch", "src", "dst", "start_s", "stop_s", "nbytes"]]
+    pair, known = (np.zeros(len(rows), dtype=np.int64) for rows in (log, group))
+    for end in ("src", "dst"):
+        names = pd.Categorical(log[end])
+        pair *= len(workers) + 1
+        pair += workers.get_indexer(names.categories.astype("str"))[names.codes] + 1
+        known = known * (len(workers) + 1) + workers.get_indexer(group[end].astype("str")) + 1
+    n_pairs = (len(workers) + 1) ** 2
+    window = log["launch"].to_numpy(dtype=np.int64) * n_pairs + pair
+    order = grouping.sort_order(window)
+    window = window[order]
+    start_s, stop_s, nbytes = (log[n].to_numpy()[order] for n in ("start_s", "stop_s", "nbytes"))
+    first = grouping.starts(window)
+    (values,) = grouping.quantiles(np.log((stop_s - start_s) / nbytes), window, [0.5])
+    together = grouping.union_lengths(start_s, stop_s, window) / np.add.reduceat(nbytes, first)
+    launch, pair = np.divmod(window[first], n_pairs)
+    pair = pd.Index(known).get_indexer(pair)
+    logs = pd.DataFrame({"launch": launch, "pair": pair, "value": values, "together": together})
+    logs = logs[pair >= 0]
+    overlap = _overlap(run.pairs.loc[group.index]).to_numpy()[logs["pair"]]
+    logs["value"] = logs["value"].mask(overlap, np.log(logs["together"]))
+    ordinary = logs["value"].mask(slow[logs["pair"]]).groupby(logs["launch"])
+    return logs.assign(typical=ordinary.transform("median"))
 
 
 def _causes(

@@ -144,7 +144,7 @@ class CaseRecords:
 
     def rows(self, table: pd.DataFrame) -> pd.DataFrame:
         """Return the rows of a frame of the run that belong to the case."""
-        return table[table["case_id"] == self.case.id]
+        return _where(table, (table["case_id"] == self.case.id).to_numpy())
 
     def measured_rows(self, name: str) -> pd.DataFrame:
         """Return the rows of a frame of the run that belong to the case's measured iterations.
@@ -157,7 +157,7 @@ class CaseRecords:
         if name not in self._measured_rows:
             rows = self.rows(getattr(self.run, name))
             windows = pd.MultiIndex.from_frame(rows[_WINDOW])
-            self._measured_rows[name] = rows[windows.isin(self.wall_s.index)]
+            self._measured_rows[name] = _where(rows, windows.isin(self.wall_s.index))
         return self._measured_rows[name]
 
     def share(self, *parts: str, process: str = "workers", how: str = "mean") -> pd.Series[float]:
@@ -225,7 +225,8 @@ class CaseRecords:
         has_time = "workload" in layers
         # Fetches of all-to-all have no wall time.
         rows = self.measured_rows("transfers") if has_time else self.rows(self.run.transfers)
-        return rows.assign(seconds=rows["stop_s"] - rows["start_s"]).query("seconds > 0")
+        rows = _where(rows, (rows["stop_s"] > rows["start_s"]).to_numpy())
+        return rows.assign(seconds=rows["stop_s"] - rows["start_s"])
 
     @cached_property
     def tasks(self) -> pd.DataFrame:
@@ -372,6 +373,11 @@ class CaseRecords:
         seconds = grouping.union_lengths(start_s, stop_s, window[order])
         first = windows.iloc[order[grouping.starts(window[order])]]
         return pd.Series(seconds, pd.MultiIndex.from_frame(first))
+
+
+def _where(table: pd.DataFrame, mask: grouping.Array) -> pd.DataFrame:
+    """Return the rows that a mask has, and no copy of millions if it has all."""
+    return table if mask.all() else table[mask]
 
 
 def _estimate(shares: pd.Series[float]) -> tuple[float, float, float]:
