@@ -62,7 +62,8 @@ def pair_bandwidths(run: Run) -> PairBandwidths:
     count, because the duration of a small one is latency. Of the sizes of all-to-all, only the
     largest counts.
     """
-    log = run.transfers[[*_PAIR, "launch", *_TIMED, "queue_s", "handling_s"]][counting(run)]
+    rows = np.flatnonzero(counting(run))
+    log = run.transfers[[*_PAIR, "launch", *_TIMED]].iloc[rows]
     log = log.astype(dict.fromkeys(_PAIR, "category"))
     workers = log["src"].cat.categories.union(log["dst"].cat.categories)
     # The order in which reports show pairs.
@@ -84,7 +85,7 @@ def pair_bandwidths(run: Run) -> PairBandwidths:
         pair[order], window[order], *(log[name].to_numpy()[order] for name in _TIMED)
     )
     batch = order[(log["channel"] == "p2p").to_numpy()[order]]
-    phases = _phases(log.iloc[batch], pair[batch], measured["pair"])
+    phases = _phases(run.transfers.iloc[rows[batch]], pair[batch], measured["pair"])
     pair = measured.pop("pair")
     columns: dict[str, Any] = {}
     for name, texts in reversed(names.items()):
