@@ -16,7 +16,7 @@ from distributed import Client, Scheduler, Worker
 from distributed.comm import connect, listen
 from distributed.protocol import to_serialize
 
-if sys.argv[1] == "open":
+if "open" in sys.argv[1:]:
     from commbench.mpi.runtime import runtime
 
     WORLD = runtime("127.0.0.1").mpi.COMM_WORLD
