@@ -75,11 +75,12 @@ def diagnose(ctx: click.Context, run: Path, form: str, fail_on: tuple[str, ...] 
     ]  # fmt: skip
     if failing:
         click.echo(f"findings of: {', '.join(dict.fromkeys(failing))}", err=True)
-    blind = [*data.rule_problems] if fail_on else []
-    asked = () if "any" in (fail_on or ()) else fail_on or ()
-    if fail_on and (unapplied := findings.unapplied(data, asked)):
-        lacks = "measurements" if data.measured.empty else "times of threads"
-        blind.append(f"not applied: {', '.join(unapplied)}; the run has no {lacks}")
+    blind = list[str]()
+    if fail_on:
+        blind += data.rule_problems
+        if unapplied := findings.unapplied(data, () if "any" in fail_on else fail_on):
+            lacks = "measurements" if data.measured.empty else "times of threads"
+            blind.append(f"not applied: {', '.join(unapplied)}; the run has no {lacks}")
     if blind:
         click.echo("; ".join(blind), err=True)
     ctx.exit(status or FAILED * bool(failing) or int(bool(blind)))

@@ -62,7 +62,6 @@ def tables(rows: list[dict[str, Any]]) -> str:
     every = pd.DataFrame(rows, columns=names)
     is_proof = every["trial"].str.startswith("prove-", na=False)
     table, proofs = every[~is_proof], _valid(every[is_proof])
-    rules = registry.loadable("rule")
     others = every[is_proof & every["rule"].ne("")].drop(proofs.index, errors="ignore")
     left_out = ""
     if len(others):
@@ -72,14 +71,14 @@ def tables(rows: list[dict[str, Any]]) -> str:
         )
     healthy = table[table["rule"].eq("") & table["commit"].map(_all_present).astype(bool)]
     runs = table.drop_duplicates(["trial", "seed"])
-    for name, rule in rules.items():
+    for name, rule in registry.loadable("rule").items():
         trials = table[table["rule"] == name]
         without = (
             row.false for row in runs.itertuples()
             if name not in possible(row.trial) and row.false != ["failed"]
             and _is_present(name, row.commit)
         )  # fmt: skip
-        false = [name in others for others in without]
+        false = [name in named for named in without]
         right, validates = trials["right"], _validates(trials)
         lines.append(
             f"| `{name}` | {rule.title}; from {rule.limit} | {_rate(right[~validates])} | "

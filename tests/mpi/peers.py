@@ -3,8 +3,8 @@
 ``python peers.py ADDRESS`` listens there and does what the ``op`` of each message says: ``echo``
 it, ``send`` an array, answer the ``sum`` of one, ``connect`` to other addresses and exchange a
 message with each, return its ``usage`` of resources, ``sleep`` and read no more, ``faint``: get a
-signal in the middle of a write, ``falter``: stop between a header and what it announces, have a
-``limit`` of memory, or ``share`` some of its own.
+signal in the middle of a write, ``falter``: stop between a header and what it announces, ``limit``
+its memory, or ``share`` a segment with a key.
 ``python peers.py connect ADDRESS`` connects there and exchanges messages until it is killed.
 """
 

@@ -8,6 +8,7 @@ MPI and the connection are stubs: which messages have arrived, and which sends a
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -155,21 +156,27 @@ async def test_a_message_whose_rest_never_comes_is_not_waited_for() -> None:
     await end.ended()
 
 
-@in_event_loop
-async def test_a_loop_that_stood_still_asks_mpi_again() -> None:
-    end = End(Communicator(SMALL))
-    probe, n_probes = end.communicator.Improbe, 0
+def find_late(communicator: Communicator, n_misses: int) -> Callable[[], int]:
+    """Have the first probes find nothing; return a function that returns how many were made."""
+    probe, n_probes = communicator.Improbe, 0
 
     def late(*arguments: Any) -> Message | None:
         nonlocal n_probes
         n_probes += 1
-        return probe(*arguments) if n_probes > 5 else None
+        return probe(*arguments) if n_probes > n_misses else None
 
-    end.communicator.Improbe = late  # type: ignore[method-assign]
+    communicator.Improbe = late  # type: ignore[method-assign]
+    return lambda: n_probes
+
+
+@in_event_loop
+async def test_a_loop_that_stood_still_asks_mpi_again() -> None:
+    end = End(Communicator(SMALL))
+    n_probes = find_late(end.communicator, 5)
     end.channel.on_record(Record.CLOSE, 1)
     end.channel.on_lost("killed")
     reading = asyncio.ensure_future(end.channel.receive())
-    while n_probes < 2:
+    while n_probes() < 2:
         await asyncio.sleep(0)
     time.sleep(2 * module.GRACE_S)
     assert [bytes(frame) for frame in await reading] == [b"x"]
@@ -228,14 +235,7 @@ async def test_what_was_sent_before_the_peer_read_that_this_end_is_idle_is_reada
     reads: bool,
 ) -> None:
     end = End(Communicator(SMALL, SMALL))
-    probe, n_probes = end.communicator.Improbe, 0
-
-    def late(*arguments: Any) -> Message | None:
-        nonlocal n_probes
-        n_probes += 1
-        return probe(*arguments) if n_probes > 3 else None
-
-    end.communicator.Improbe = late  # type: ignore[method-assign]
+    find_late(end.communicator, 3)
     reading = asyncio.ensure_future(end.channel.receive()) if reads else None
     await asyncio.sleep(0)
     end.channel.on_lost("killed")
