@@ -81,7 +81,7 @@ def _effect(case: CaseRecords, channel: str, slow: pd.DataFrame) -> Effect:
     That is at most a share of the time in which one is under way, at least as much of this as it
     awaits data without a task. Fetches of all-to-all have no wall time, and no effect.
     """
-    log = case.transfers[case.transfers["channel"] == channel]
+    log = case.transfers
     factors = slow.set_index(["src", "dst"])["slowdown"]
     # Ten million names would take a gigabyte.
     src, dst = (pd.Categorical(log[end]) for end in ("src", "dst"))
@@ -90,7 +90,8 @@ def _effect(case: CaseRecords, channel: str, slow: pd.DataFrame) -> Effect:
         for name, ends in (("src", src), ("dst", dst))
     )
     n = len(dst.categories)
-    log = log[np.isin(src.codes * np.int64(n) + dst.codes, slow_src * n + slow_dst)]
+    is_slow = np.isin(src.codes * np.int64(n) + dst.codes, slow_src * n + slow_dst)
+    log = log[is_slow & (log["channel"] == channel).to_numpy()]
     if case.wall_s.empty or log.empty:
         return Effect()
     saved_s = case.busy_s(log, "launch", "iteration", "dst") * (1 - 1 / factors.median())
