@@ -74,7 +74,11 @@ def render(run: Run) -> str:
         "profile": _rows(run.profile_shares),
         "failures": _rows(run.failures),
     }
-    return "".join(_parts(report))
+    text = ""
+    for part in _parts(report):
+        # A join would keep half a gigabyte twice, where this extends the text.
+        text += part
+    return text
 
 
 def dumps(value: Any) -> str:

@@ -58,7 +58,8 @@ def sorted_within(values: Array, group: Array) -> Array:
     both.imag = values
     both.imag[np.isnan(both.imag)] = np.inf
     both.sort(kind="stable")
-    return both.imag
+    # A view would keep twice the memory.
+    return both.imag.copy()
 
 
 def starts(group: Array) -> Array:

@@ -62,9 +62,9 @@ def pair_bandwidths(run: Run) -> PairBandwidths:
     count, because the duration of a small one is latency. Of the sizes of all-to-all, only the
     largest counts.
     """
+    # Ten million rows of all columns would take a gigabyte.
     rows = np.flatnonzero(counting(run))
-    log = run.transfers[[*_PAIR, "launch", *_TIMED]].iloc[rows]
-    log = log.astype(dict.fromkeys(_PAIR, "category"))
+    log = run.transfers[[*_PAIR]].iloc[rows].astype("category")
     workers = log["src"].cat.categories.union(log["dst"].cat.categories)
     # The order in which reports show pairs.
     names = {
@@ -78,14 +78,16 @@ def pair_bandwidths(run: Run) -> PairBandwidths:
         pair *= len(texts)
         pair += log[name].cat.set_categories(texts).cat.codes.to_numpy()
     # Launches may have different clocks, so intervals of different launches are not merged.
-    launches = np.sort(log["launch"].unique())
-    window = pair * max(1, len(launches)) + np.searchsorted(launches, log["launch"])
+    launches, launch = np.unique(run.transfers["launch"].to_numpy()[rows], return_inverse=True)
+    window = pair * max(1, len(launches)) + launch
     order = grouping.sort_order(window)
-    measured, single_Bps = _measured(  # noqa: N806 - the spelling of the unit
-        pair[order], window[order], *(log[name].to_numpy()[order] for name in _TIMED)
-    )
-    batch = order[(log["channel"] == "p2p").to_numpy()[order]]
-    phases = _phases(run.transfers.iloc[rows[batch]], pair[batch], measured["pair"])
+    rows, pair, window = rows[order], pair[order], window[order]
+    is_batch = (log["channel"] == "p2p").to_numpy()[order]
+    batches, batch_pair = run.transfers.iloc[rows[is_batch]], pair[is_batch]
+    timed = [run.transfers[name].to_numpy()[rows] for name in _TIMED]
+    del log, launch, order, rows
+    measured, single_Bps = _measured(pair, window, timed)  # noqa: N806 - the spelling of the unit
+    phases = _phases(batches, batch_pair, measured["pair"])
     pair = measured.pop("pair")
     columns: dict[str, Any] = {}
     for name, texts in reversed(names.items()):
@@ -104,32 +106,32 @@ def pair_bandwidths(run: Run) -> PairBandwidths:
     return PairBandwidths(table.assign(link=link_classes(table, run)), single_Bps)
 
 
-def _measured(
-    pair: Array, window: Array, nbytes: Array, start_s: Array, stop_s: Array
-) -> tuple[dict[str, Array], Array]:
+def _measured(pair: Array, window: Array, timed: list[Array]) -> tuple[dict[str, Array], Array]:
     """Return the columns of the table, by pair number, and the bandwidth of each transfer.
 
     Parameters
     ----------
     pair, window
         The number of each transfer's pair, and of its pair and launch; both in ascending order.
-    nbytes, start_s, stop_s
-        The size and the times of each transfer.
+    timed
+        The size, the start and the stop of each transfer, which are taken from the list.
     """
+    stop_s, start_s, nbytes = timed.pop(), timed.pop(), timed.pop()
     first = grouping.starts(pair)
     # The pair of each launch with transfers of that pair.
     launches = pair[grouping.starts(window)]
     busy_s = grouping.union_lengths(start_s, stop_s, window)
     busy_s = np.add.reduceat(busy_s, grouping.starts(launches))
     seconds = stop_s - start_s
-    timed = seconds > 0
-    seconds[~timed] = 0
+    del stop_s, start_s
+    is_timed = seconds > 0
+    seconds[~is_timed] = 0
     single_Bps = np.full(len(nbytes), np.nan)  # noqa: N806 - the spelling of the unit
-    np.divide(nbytes, seconds, out=single_Bps, where=timed)
+    np.divide(nbytes, seconds, out=single_Bps, where=is_timed)
     q25, q50, q75 = grouping.quantiles(single_Bps, pair, [0.25, 0.5, 0.75])
     (medians,) = grouping.quantiles(single_Bps, window, [0.5])
     n = np.diff(first, append=len(nbytes))
-    timed_bytes = np.add.reduceat(nbytes * timed, first)
+    timed_bytes = np.add.reduceat(nbytes * is_timed, first)
     total_s = np.add.reduceat(seconds, first)
     # If no transfer was timed, the bandwidth is unknown: neither 0 nor infinite.
     total_s, busy_s = (np.where(length > 0, length, np.nan) for length in (total_s, busy_s))
@@ -144,7 +146,7 @@ def _measured(
         "mean_Bps": timed_bytes / total_s,
         "busy_Bps": timed_bytes / busy_s,
         "concurrency": total_s / busy_s,
-        "n_untimed": n - np.add.reduceat(timed, first, dtype=int),
+        "n_untimed": n - np.add.reduceat(is_timed, first, dtype=int),
     }, single_Bps
 
 
@@ -306,9 +308,11 @@ def link_bandwidths(run: Run) -> pd.DataFrame:
         slowest_Bps=("q50_Bps", "min"),
         fastest_Bps=("q50_Bps", "max"),
     ).reset_index()
-    classes = np.repeat(by_class.ngroup().to_numpy(), bandwidths.table["n"])
+    classes = np.repeat(by_class.ngroup().to_numpy(dtype=np.int32), bandwidths.table["n"])
     order = grouping.sort_order(classes)
-    quartiles = grouping.quantiles(bandwidths.single_Bps[order], classes[order], [0.25, 0.5, 0.75])
+    classes, single_Bps = classes[order], bandwidths.single_Bps[order]  # noqa: N806
+    del order
+    quartiles = grouping.quantiles(single_Bps, classes, [0.25, 0.5, 0.75])
     table[["q25_Bps", "q50_Bps", "q75_Bps"]] = quartiles.T
     table = table[[*_CLASS_NAMES, *table.columns.drop(_CLASS_NAMES)]]
     nearest_first = sorted(range(len(table)), key=lambda row: rank(table["link"].iloc[row]))

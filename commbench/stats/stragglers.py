@@ -37,7 +37,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -110,7 +110,7 @@ def slow_pairs(run: Run, *, both_ways: bool = False) -> pd.DataFrame:
         table
         for (_, _, link), group in comparable(run).groupby(_GROUP, sort=False, observed=True)
         if len(group) >= MIN_PAIRS or link in run.manifest.expected_Bps
-        if len(table := _slow_in_group(group[_NAMES], run, both_ways))
+        if len(table := _slow_in_group(group, run, both_ways))
     ]
     if not tables:
         return pd.DataFrame(columns=[*_NAMES, *_ADDED])
@@ -121,15 +121,16 @@ def slow_pairs(run: Run, *, both_ways: bool = False) -> pd.DataFrame:
 
 
 def comparable(run: Run) -> pd.DataFrame:
-    """Return the rows of ``run.pairs`` whose rates can be compared with others of their group."""
-    known = run.pairs[(run.pairs["q50_Bps"] > 0) & (run.pairs["n"] >= MIN_TRANSFERS)]
+    """Return the pairs of ``run.pairs`` whose rates can be compared with others of their group."""
+    known = run.pairs[[*_NAMES, "n", "bytes", "busy_Bps", "concurrency"]]
+    known = known[(known["q50_Bps"] > 0) & (known["n"] >= MIN_TRANSFERS)]
     known = known.assign(q50_Bps=known["q50_Bps"].mask(_overlap(known), known["busy_Bps"]))
     complete = known["case_id"][known["channel"] == ROUNDS]
     known = known[(known["channel"] == ROUNDS) | ~known["case_id"].isin(complete)]
     # A small transfer is mostly latency, so that its rate is lower on the same link.
     size = known["bytes"] / known["n"]
     usual = size.groupby([known[name] for name in _GROUP], observed=True).transform("median")
-    return known[size.between(usual / _ALIKE, usual * _ALIKE)]
+    return known.loc[size.between(usual / _ALIKE, usual * _ALIKE), _NAMES]
 
 
 def _overlap(pairs: pd.DataFrame) -> pd.Series[bool]:
@@ -140,7 +141,8 @@ def _overlap(pairs: pd.DataFrame) -> pd.Series[bool]:
 def _is_slow_again(table: pd.DataFrame, run: Run) -> pd.Series[bool]:
     """Return which rows of `table` have a cause that is slow alone, too, or is not known alone."""
     names = [*_GROUP, "src", "dst", "q50_Bps"]
-    rates = run.pairs[names].astype(dict.fromkeys(names[:-1], "str"))
+    rates = run.pairs.loc[run.pairs["channel"].isin([ALONE, AGAIN]), names]
+    rates = rates.astype(dict.fromkeys(names[:-1], "str"))
     alone = rates[rates["channel"] == ALONE].groupby(["case_id", "link"])["q50_Bps"].median()
     again = rates[rates["channel"] == AGAIN].set_index(["case_id", "src", "dst"])["q50_Bps"]
     rows = table.join(alone.rename("alone"), ["case_id", "link"])
@@ -194,8 +196,9 @@ def slow_latencies(run: Run) -> pd.DataFrame:
 
 def _slow_in_group(group: pd.DataFrame, run: Run, both_ways: bool) -> pd.DataFrame:
     """Return the rows of ``slow_pairs`` for the pairs of one case, channel and class of link."""
-    workers = pd.Index(pd.unique(pd.concat([group["src"], group["dst"]]).astype("str")))
-    src, dst = (workers.get_indexer(group[end].astype("str")) for end in ("src", "dst"))
+    ends = [group[end] for end in ("src", "dst")]
+    workers = pd.Index(pd.unique(pd.concat(ends)).astype("str"))
+    src, dst = (_numbers(end, workers) for end in ends)
     logs = -np.log(group["q50_Bps"].to_numpy())
     sends = receives = np.zeros(len(workers), dtype=bool)
     rest, slow = logs - np.median(logs), np.zeros(len(logs), dtype=bool)
@@ -217,7 +220,7 @@ def _slow_in_group(group: pd.DataFrame, run: Run, both_ways: bool) -> pd.DataFra
             sends, receives = (_mostly(slow, end, len(workers)) for end in (src, dst))
     if not (slow | common).any():
         return group.iloc[:0]
-    by_launch = _logs_by_launch(group, run, slow, workers)
+    by_launch = _logs_by_launch(group, run, slow, src, dst, workers)
     hosts = _host_names(group, run, workers)
     # Those that are as fast as expected may still be slower than others.
     causes = [
@@ -225,10 +228,12 @@ def _slow_in_group(group: pd.DataFrame, run: Run, both_ways: bool) -> pd.DataFra
         for cause in _causes(sends, receives, src, dst, slow, rest, workers, hosts)
     ]
     if common.any():
-        causes.append(("all", f"of all {'other ' * bool(causes)}pairs", common, expected))
+        causes.append(
+            ("all", f"of all {'other ' * bool(causes)}pairs", np.flatnonzero(common), expected)
+        )
     tables = []
     for kind, cause, members, limit in causes:
-        effects = by_launch[by_launch["pair"].isin(np.flatnonzero(members))]
+        effects = by_launch[by_launch["pair"].isin(members)]
         slower = effects["value"] - (effects["typical"] if limit is None else limit)
         # A launch may have transfers of slow pairs only.
         effects = slower.groupby(effects["launch"]).median().dropna().to_numpy()
@@ -238,9 +243,10 @@ def _slow_in_group(group: pd.DataFrame, run: Run, both_ways: bool) -> pd.DataFra
         if factor < MIN_SLOWDOWN or low <= 1:
             continue
         typical_Bps = np.exp(-reference)  # noqa: N806 - the spelling of the unit
-        table = group[members].assign(
+        table = group.iloc[members]
+        table = table.assign(
             typical_Bps=typical_Bps, n_pairs=len(group),
-            slowdown=typical_Bps / group["q50_Bps"][members], kind=kind, cause=cause,
+            slowdown=typical_Bps / table["q50_Bps"], kind=kind, cause=cause,
             factor=factor, low=low, high=high, level=level or np.nan,
         )  # fmt: skip
         tables.append(table)
@@ -355,35 +361,50 @@ def outliers(values: Array, counts: Array | None = None) -> Array:
     return is_outlier
 
 
+def _numbers(names: Any, workers: pd.Index[str]) -> Array:
+    """Return the index in `workers` of each name, or -1."""
+    # Millions of names would take a gigabyte.
+    unique = pd.Categorical(names)
+    numbers: Array = workers.get_indexer(unique.categories.astype("str"))[unique.codes]
+    return numbers
+
+
 def _logs_by_launch(
-    group: pd.DataFrame, run: Run, slow: Array, workers: pd.Index[str]
+    group: pd.DataFrame, run: Run, slow: Array, src: Array, dst: Array, workers: pd.Index[str]
 ) -> pd.DataFrame:
     """Return the logarithm of each pair's time per byte in each launch, and its ordinary pairs'."""
     case_id, channel = group.iloc[0][["case_id", "channel"]]
-    log = run.transfers
+    log, n = run.transfers, len(workers) + 1
     counts = counting(run) & (log["stop_s"] > log["start_s"])
     counts &= (log["case_id"] == case_id) & (log["channel"] == channel)
-    log = log.loc[counts, ["launch", "src", "dst", "start_s", "stop_s", "nbytes"]]
-    pair, known = (np.zeros(len(rows), dtype=np.int64) for rows in (log, group))
-    for end in ("src", "dst"):
-        names = pd.Categorical(log[end])
-        pair *= len(workers) + 1
-        pair += workers.get_indexer(names.categories.astype("str"))[names.codes] + 1
-        known = known * (len(workers) + 1) + workers.get_indexer(group[end].astype("str")) + 1
-    n_pairs = (len(workers) + 1) ** 2
-    window = log["launch"].to_numpy(dtype=np.int64) * n_pairs + pair
-    order = grouping.sort_order(window)
-    window = window[order]
-    start_s, stop_s, nbytes = (log[n].to_numpy()[order] for n in ("start_s", "stop_s", "nbytes"))
-    first = grouping.starts(window)
-    (values,) = grouping.quantiles(np.log((stop_s - start_s) / nbytes), window, [0.5])
-    together = grouping.union_lengths(start_s, stop_s, window) / np.add.reduceat(nbytes, first)
-    launch, pair = np.divmod(window[first], n_pairs)
-    pair = pd.Index(known).get_indexer(pair)
-    logs = pd.DataFrame({"launch": launch, "pair": pair, "value": values, "together": together})
-    logs = logs[pair >= 0]
-    overlap = _overlap(run.pairs.loc[group.index]).to_numpy()[logs["pair"]]
-    logs["value"] = logs["value"].mask(overlap, np.log(logs["together"]))
+    numbers = pd.Index((src + 1) * n + dst + 1)
+    tables = []
+    for launch in log["launch"].unique():
+        rows = np.flatnonzero(counts & (log["launch"] == launch))
+        # Those that are not among the workers have the number 0.
+        sender, receiver = (_numbers(log[end].array[rows], workers) + 1 for end in ("src", "dst"))
+        pair = sender * n + receiver
+        order = grouping.sort_order(pair)
+        rows, pair = rows[order], pair[order]
+        del sender, receiver, order
+        start_s, stop_s, nbytes = (
+            log[name].to_numpy()[rows] for name in ("start_s", "stop_s", "nbytes")
+        )
+        del rows
+        first = grouping.starts(pair)
+        (values,) = grouping.quantiles(np.log((stop_s - start_s) / nbytes), pair, [0.5])
+        busy_s = grouping.union_lengths(start_s, stop_s, pair)
+        table = {
+            "launch": launch,
+            "pair": numbers.get_indexer(pair[first]),
+            "value": values,
+            "together": busy_s / np.add.reduceat(nbytes, first),
+        }
+        tables.append(pd.DataFrame(table))
+    logs = pd.concat(tables, ignore_index=True)
+    logs = logs[logs["pair"] >= 0]
+    overlap = _overlap(run.pairs[["channel", "concurrency"]].loc[group.index]).to_numpy()
+    logs["value"] = logs["value"].mask(overlap[logs["pair"]], np.log(logs["together"]))
     ordinary = logs["value"].mask(slow[logs["pair"]]).groupby(logs["launch"])
     return logs.assign(typical=ordinary.transform("median"))
 
@@ -398,7 +419,7 @@ def _causes(
     workers: pd.Index[str],
     hosts: Array,
 ) -> Iterator[tuple[str, str, Array]]:
-    """Yield the kind and the name of each cause, and which pairs have it.
+    """Yield the kind and the name of each cause, and the indices of the pairs that have it.
 
     A pair has one cause: that of its worker precedes that of its link.
     """
@@ -414,20 +435,19 @@ def _causes(
             )
             left &= ~members
             if members.any():
-                yield kind, f"{word} {name}", members
-    pairs = dict(zip(zip(src, dst, strict=True), range(len(src)), strict=True))
+                yield kind, f"{word} {name}", np.flatnonzero(members)
+    pairs = pd.Index(src * len(workers) + dst)
     for pair in np.flatnonzero(left):
         i, j = src[pair], dst[pair]
-        back = pairs.get((j, i))
-        members = np.zeros_like(left)
-        members[pair] = True
+        (back,) = pairs.get_indexer([j * len(workers) + i])
         # A way back with half of the slowdown may be slow, too, and have missed the test by chance.
-        if back is None or rest[back] < rest[pair] / 2:
-            yield "direction", "from worker {} to {}".format(*_ends(i, j, workers, hosts)), members
+        if back < 0 or rest[back] < rest[pair] / 2:
+            ends = _ends(i, j, workers, hosts)
+            yield "direction", "from worker {} to {}".format(*ends), np.array([pair])
         elif not left[back] or i < j:
-            members[back] = left[back]
             ends = _ends(min(i, j), max(i, j), workers, hosts)
-            yield "link", "between workers {} and {}".format(*ends), members
+            both = np.array([pair, back])
+            yield "link", "between workers {} and {}".format(*ends), both[left[both]]
 
 
 def _named(flags: Array, hosts: Array, workers: pd.Index[str]) -> Iterator[tuple[str, Array]]:

@@ -35,8 +35,15 @@ def frame_from_parts(run: Path, kind: str) -> pd.DataFrame:
     tables = [wanted.empty_table(), *(parts.read(path, kind) for path in parts.closed(run, kind))]
     table = pa.concat_tables(tables).unify_dictionaries()
     del tables
-    frame: pd.DataFrame = table.to_pandas(split_blocks=True, self_destruct=True)
-    del table
+    columns = {}
+    for name in wanted.names:
+        # Arrow keeps the memory that was only needed for reading or converting.
+        pa.default_memory_pool().release_unused()
+        column, table = table.column(name), table.drop_columns([name])
+        columns[name] = column.to_pandas()
+        del column
+    frame = pd.DataFrame(columns, copy=False)
+    del columns
     texts = parts.texts(wanted)
     # Senders and receivers need the same categories to be compared.
     workers = {
@@ -45,7 +52,6 @@ def frame_from_parts(run: Path, kind: str) -> pd.DataFrame:
     for name in texts:
         words = sorted(workers if name in _WORKERS else frame[name].cat.categories)
         frame[name] = frame[name].cat.set_categories(pd.Index(words, dtype="str"))
-    # Otherwise Arrow keeps the memory that was only needed for reading.
     pa.default_memory_pool().release_unused()
     return frame
 

@@ -25,9 +25,8 @@ LINK, *_ = PARTS
 
 
 def clusters(n_workers, n_clusters, recorded):
-    return recorded(
-        [builders.case(n_workers=n_workers, params={"rows": i}) for i in range(n_clusters)]
-    )
+    cases = [builders.case(n_workers=n_workers, params={"rows": i}) for i in range(n_clusters)]
+    return recorded(cases, [builders.transfer(cases[0], 0.0, 0.0)])
 
 
 def judged(run, noise, slowdown, cause=LINK):

@@ -89,9 +89,10 @@ def _effect(case: CaseRecords, channel: str, slow: pd.DataFrame) -> Effect:
         ends.categories.astype("str").get_indexer(factors.index.get_level_values(name))
         for name, ends in (("src", src), ("dst", dst))
     )
-    n = len(dst.categories)
-    is_slow = np.isin(src.codes * np.int64(n) + dst.codes, slow_src * n + slow_dst)
-    log = log[is_slow & (log["channel"] == channel).to_numpy()]
+    is_near = np.isin(src.codes, slow_src) & np.isin(dst.codes, slow_dst)
+    rows, n = np.flatnonzero(is_near & (log["channel"] == channel)), len(dst.categories)
+    pairs = src.codes[rows].astype(np.int64) * n + dst.codes[rows]
+    log = log.iloc[rows[np.isin(pairs, slow_src * n + slow_dst)]]
     if case.wall_s.empty or log.empty:
         return Effect()
     saved_s = case.busy_s(log, "launch", "iteration", "dst") * (1 - 1 / factors.median())
