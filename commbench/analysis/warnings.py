@@ -319,25 +319,35 @@ def _coverage(run: Run) -> Iterator[str]:
             )
 
 
-def undisturbed(run: Run) -> tuple[Run, list[str]]:
-    """Return the run without the launches that others disturbed, and the names of these.
+def undisturbed(*runs: Run) -> list[tuple[Run, list[str]]]:
+    """Return runs without the launches that others disturbed, and the names of these.
 
     Launches are left out in which other processes or the hypervisor had more of the cores' time
-    than ``MAX_OTHERS`` or ``MAX_STOLEN``. All launches of a case stay if too few for a verdict
-    would be left.
+    than ``MAX_OTHERS`` or ``MAX_STOLEN``. All launches of a case stay in all runs if too few for a
+    verdict would be left in one of them.
     """
-    use, ends = core_use(run), run.ends.astype({"ok": bool})
+    ends = [run.ends.assign(is_out=_is_disturbed(run)) for run in runs]
+    left = [each[each["ok"].astype(bool)].groupby("case_id")["is_out"] for each in ends]
+    n_left = pd.concat([group.agg(lambda is_out: (~is_out).sum()) for group in left], axis=1)
+    too_few = n_left.index[n_left.min(axis=1) < stats.MIN_LAUNCHES]
+    results = []
+    for run, each in zip(runs, ends, strict=True):
+        is_out = each.pop("is_out") & ~each["case_id"].isin(too_few)
+        names = [
+            f"{run.case_names[case_id]} {', '.join(map(str, sorted(launches)))}"
+            for case_id, launches in each[is_out].groupby("case_id", sort=False)["launch"]
+        ]
+        results.append((run.replace(ends=each[~is_out]), names))
+    return results
+
+
+def _is_disturbed(run: Run) -> list[bool]:
+    """Return for each of ``run.ends`` whether it ended well, but others disturbed it."""
+    use = core_use(run)
     above = (use["others"] > cores.MAX_OTHERS) | (use["stolen"] > MAX_STOLEN)
     disturbed = {*zip(use["case_id"][above], use["launch"][above], strict=True)}
-    keys = pd.Series([*zip(ends["case_id"], ends["launch"], strict=True)], ends.index, object)
-    left_out = keys.isin(disturbed) & ends["ok"]
-    n_left = (ends["ok"] & ~left_out).groupby(ends["case_id"]).transform("sum")
-    left_out &= n_left >= stats.MIN_LAUNCHES
-    names = [
-        f"{run.case_names[case_id]} {', '.join(map(str, sorted(launches)))}"
-        for case_id, launches in ends[left_out].groupby("case_id", sort=False)["launch"]
-    ]
-    return run.replace(ends=ends[~left_out]), names
+    ends = zip(run.ends["case_id"], run.ends["launch"], run.ends["ok"], strict=True)
+    return [bool(ok) and (case_id, launch) in disturbed for case_id, launch, ok in ends]
 
 
 def _other_load(run: Run) -> Iterator[Disturbance]:

@@ -85,30 +85,32 @@ def compare(
             + ". To compare them all the same: --force"
         )
     sessions = _sessions(history, old, new) if history else []
-    (old, left_out), (new, more_left_out) = warnings.undisturbed(old), warnings.undisturbed(new)
+    (old, left_out), (new, more_left_out) = warnings.undisturbed(old, new)
     compared = _compare_runs(
         old, new, min_effect, control=control or "", history=sessions, on_undecided=on_undecided,
         left_out=(left_out, more_left_out),
     )  # fmt: skip
-    ctx.exit(_show(compared, form, failed=bool(compared.lost)))
+    ctx.exit(_show(compared, form, failed=not new.ends["ok"].all()))
 
 
 def _sessions(folder: Path, old: Run, new: Run) -> list[Run]:
-    """Return the runs in `folder` that can be compared with `old`, but not `new`."""
+    """Return each day's last run in `folder` that can be compared with `old`, but not `new`."""
     from commbench import stats
-    from commbench.analysis import comparability
+    from commbench.analysis import comparability, warnings
+    from commbench.reports.sections import plural
 
     paths = sorted(path.parent for path in folder.glob("*/run.json"))
     runs = [load(path) for path in paths if path.resolve() != new.path.resolve()]
     matches = [(run, comparability.match(old.manifest, run.manifest)) for run in runs]
     alike = [run for run, match in matches if match.same and not match.differences]
-    if len(alike) < stats.MIN_SESSIONS:
+    by_day = {run.manifest.started_at[:10]: run for run in alike}
+    if len(by_day) < stats.MIN_SESSIONS:
         raise UsageError(
             f"{folder} has {len(alike)} of {len(runs)} runs that can be compared with "
-            f"{old.manifest.id}: a history takes {stats.MIN_SESSIONS}, of the same cases on this "
-            "machine"
+            f"{old.manifest.id}, of {plural(len(by_day), 'day')}: a history takes "
+            f"{stats.MIN_SESSIONS} days, of the same cases on this machine"
         )
-    return alike
+    return [warnings.undisturbed(run)[0][0] for run in by_day.values()]
 
 
 def _compare_runs(
@@ -129,7 +131,7 @@ def _compare_runs(
         raise UsageError(f"{old.manifest.id} and {new.manifest.id} have nothing to compare: {why}")
     return ComparedRuns(
         baseline=old, candidate=new, match=match, comparisons=comparisons, control=control,
-        **options,
+        interleaved=interleaved, **options,
     )  # fmt: skip
 
 

@@ -44,6 +44,7 @@ class ComparedRuns:
     match: Match
     comparisons: Sequence[Comparison]
     control: str = ""
+    interleaved: bool = False
     on_undecided: str | None = None
     sides: tuple[str, str] = ("first", "second")
     left_out: tuple[Sequence[str], Sequence[str]] = ((), ())
@@ -189,10 +190,17 @@ class ComparedRuns:
             + f" {first}, {second}: medians over launches of the time over that of {self.control} "
             "in the same block, so that a change of the machine, which affects both, cancels."
             * bool(self.control)
-            + " other days: two sessions of the history differ by more with 5 %; a ratio within it "
-            "is inconclusive." * has_history,
+            + " other days: with 5 %, days of the history differ by more in any case; a ratio "
+            "within it is inconclusive." * has_history,
             text_columns=frozenset({"verdict"}),
         )  # fmt: skip
+
+    @property
+    def _may_be_the_day(self) -> bool:
+        """Whether a difference may be that of two sessions."""
+        is_one = self.interleaved or self.control
+        differ = self.with_verdict("slower", "faster")
+        return not is_one and any(math.isnan(c.sessions_ratio) for c in differ)
 
     @property
     def warnings(self) -> list[str]:
@@ -210,6 +218,11 @@ class ComparedRuns:
             ),
             *(f"not the same: {difference}" for difference in self.match.differences),
             *self.match.alone,
+            *(
+                ["two sessions of the same software may differ, too: --control or --history"]
+                if self._may_be_the_day
+                else []
+            ),
             *(
                 f"left out of {side}, because others had over {cores.MAX_OTHERS:.0%} or the "
                 f"hypervisor over {warnings.MAX_STOLEN:.0%} of the cores: launches of "

@@ -210,7 +210,7 @@ def between(
         if (key := (same.get(side.case.id, ""), side.layer, side.payload_bytes)) in candidates
     ]
     compared = compare_pairs(pairs, min_effect, paired=interleaved, equal_work=False)
-    usual = _session_ratios(history, control)
+    usual = _session_ratios(history, control, len(pairs))
     return [
         _after_sessions(each, usual.get(_key(one), math.nan))
         for each, (one, _) in zip(compared, pairs, strict=True)
@@ -221,12 +221,16 @@ def _key(side: Side) -> tuple[str, str, int]:
     return side.case.id, side.layer, side.payload_bytes
 
 
-def _session_ratios(history: Sequence[Run], control: str) -> dict[tuple[str, str, int], float]:
-    """Return the ratio that the medians of two sessions exceed with 5 %, per case, layer and size.
+def _session_ratios(
+    history: Sequence[Run], control: str, n_pairs: int
+) -> dict[tuple[str, str, int], float]:
+    """Return the ratio between the medians of two sessions that is usual, by case, layer and size.
 
-    It is that of Student's t for the standard deviation of the sessions' log medians, times √2 for
-    a difference of two. Fewer than ``MIN_SESSIONS`` give none.
+    Any of `n_pairs` is above its own with 5 % (Bonferroni). It is that of Student's t for the
+    standard deviation of the sessions' log medians, times √2 for a difference of two. Fewer than
+    ``MIN_SESSIONS`` give none.
     """
+    level = 1 - (1 - CONFIDENCE) / 2 / max(1, n_pairs)
     logs: dict[tuple[str, str, int], list[float]] = {}
     for run in history:
         for side in relative_to(control, sides(run)) if control else sides(run):
@@ -234,7 +238,7 @@ def _session_ratios(history: Sequence[Run], control: str) -> dict[tuple[str, str
                 logs.setdefault(_key(side), []).append(math.log(side.median_s))
     return {
         key: math.exp(
-            scipy.stats.t.ppf((1 + CONFIDENCE) / 2, len(values) - 1)
+            scipy.stats.t.ppf(level, len(values) - 1)
             * math.sqrt(2) * float(np.std(values, ddof=1))
         )
         for key, values in logs.items()
@@ -273,10 +277,9 @@ def compare_pairs(
         Whether sides that moved other bytes have the verdict ``unequal``. Of one case with other
         software, the bytes are a part of what has changed.
     """
-    known = all(side.medians.min() > 0 for pair in pairs for side in pair)
     ranks = [
         inference.SIGNED_RANK
-        if paired and known and one.blocks == two.blocks
+        if paired and one.blocks == two.blocks and min(one.medians.min(), two.medians.min()) > 0
         else inference.MANN_WHITNEY
         for one, two in pairs
     ]

@@ -83,11 +83,11 @@ def pair_bandwidths(run: Run) -> PairBandwidths:
     order = grouping.sort_order(window)
     rows, pair, window = rows[order], pair[order], window[order]
     is_batch = (log["channel"] == "p2p").to_numpy()[order]
-    batches, batch_pair = run.transfers.iloc[rows[is_batch]], pair[is_batch]
+    batches, batch_pair = rows[is_batch], pair[is_batch]
     timed = [run.transfers[name].to_numpy()[rows] for name in _TIMED]
     del log, launch, order, rows
     measured, single_Bps = _measured(pair, window, timed)  # noqa: N806 - the spelling of the unit
-    phases = _phases(batches, batch_pair, measured["pair"])
+    phases = _phases(run.transfers.iloc[batches], batch_pair, measured["pair"])
     pair = measured.pop("pair")
     columns: dict[str, Any] = {}
     for name, texts in reversed(names.items()):
@@ -310,7 +310,7 @@ def link_bandwidths(run: Run) -> pd.DataFrame:
     ).reset_index()
     classes = np.repeat(by_class.ngroup().to_numpy(dtype=np.int32), bandwidths.table["n"])
     order = grouping.sort_order(classes)
-    classes, single_Bps = classes[order], bandwidths.single_Bps[order]  # noqa: N806
+    classes, single_Bps = classes[order], bandwidths.single_Bps[order]  # noqa: N806 - the unit
     del order
     quartiles = grouping.quantiles(single_Bps, classes, [0.25, 0.5, 0.75])
     table[["q25_Bps", "q50_Bps", "q75_Bps"]] = quartiles.T

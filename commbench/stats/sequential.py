@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from commbench.stats.inference import CONFIDENCE, MIN_LAUNCHES
+from commbench.stats.selection import good_launches
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
@@ -152,6 +153,8 @@ def ended_by(run: Run) -> str:
     """Return why a run with a budget has ended: ``decided`` or ``time``; else an empty string."""
     if run.manifest.stopping is None or not (due := look(run)):
         return ""
-    if not undecided(run) and imprecise(run).empty:
+    # Of a case without a good launch nothing is known.
+    is_known = run.cases.keys() <= set(good_launches(run))
+    if is_known and not undecided(run) and imprecise(run).empty:
         return "decided"
     return "time" if due == N_LOOKS else ""

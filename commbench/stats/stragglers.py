@@ -121,7 +121,10 @@ def slow_pairs(run: Run, *, both_ways: bool = False) -> pd.DataFrame:
 
 
 def comparable(run: Run) -> pd.DataFrame:
-    """Return the pairs of ``run.pairs`` whose rates can be compared with others of their group."""
+    """Return names and ``q50_Bps`` of the pairs that can be compared with others of their group.
+
+    Of pairs whose P2P batches overlap, ``q50_Bps`` is ``busy_Bps``.
+    """
     known = run.pairs[[*_NAMES, "n", "bytes", "busy_Bps", "concurrency"]]
     known = known[(known["q50_Bps"] > 0) & (known["n"] >= MIN_TRANSFERS)]
     known = known.assign(q50_Bps=known["q50_Bps"].mask(_overlap(known), known["busy_Bps"]))

@@ -463,7 +463,7 @@ def test_tiny_tasks_keep_the_event_loops_of_workers_busy_too():
     )
     by_rule = found(CASE, [*both, *launches(*tiny, *tiny)])
     assert by_rule["scheduler"].effect.high == pytest.approx(0.6, abs=0.01)
-    # Or they are busy with bytes.
+    # Loops of tasks that receive 200 kB each are busy with bytes.
     moved = fetches(CASE, 1.0, 2 * 10**5 * 3000)
     assert "scheduler" not in found(CASE, [*half, *launches(*tiny), *moved])
     # Workers' loops that are busy for 12 ms per task are busy with something else.

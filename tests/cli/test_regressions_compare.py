@@ -37,11 +37,12 @@ def compared(*arguments):
     return result.exit_code, json.loads(result.stdout)
 
 
-def write(folder, name, factor=1.0, cases=CASES, records=(), **change):
+def write(folder, name, factor=1.0, cases=CASES, records=(), day=1, **change):
     """Return a run in which every case takes `factor` times as long, with `records` before."""
+    given = {"id": name, "started_at": f"2025-01-{day:02}T00:00:00+00:00"}
     medians = [factor * value for value in STEADY]
     records = [*records, *(r for case in cases for r in builders.launches(case, medians))]
-    return builders.written(folder, cases, records, id=name, environment=MACHINE | change).path
+    return builders.written(folder, cases, records, environment=MACHINE | change, **given).path
 
 
 @pytest.fixture(scope="module")
@@ -387,9 +388,13 @@ def test_warnings_of_the_report_are_not_repeated(old, tmp_path):
 
 def test_what_other_days_differ_by_is_no_verdict(old, tmp_path):
     new = write(tmp_path, "new", 1.2)
-    for name, factor in (("a", 0.9), ("b", 1.0), ("c", 1.1)):
-        write(tmp_path, name, factor)
+    for day, factor in enumerate((0.5, 0.9, 1.0), start=1):
+        write(tmp_path, f"run-{day}", factor, day=day)
+    # The last run of a day counts.
+    write(tmp_path, "run-1b", 1.1, day=1)
     assert compared(old, new)[0] == 3
+    assert "two sessions of the same software may differ" in compare(old, new).stdout
+    assert "two sessions of the same" not in compare(old, new, "--history", tmp_path).stdout
     status, content = compared(old, new, "--history", tmp_path)
     assert (status, content["outcome"]) == (0, "undecided")
     assert content["comparisons"][0]["sessions_ratio"] > 1.2
@@ -408,7 +413,20 @@ def test_a_history_that_is_too_short_is_refused(old, tmp_path):
         others = (builders.case("tcp", workload, params={"rows": 2}),)
         write(tmp_path, f"other-{number}", cases=others)
     message = usage_error(compare(old, new, "--history", tmp_path))
-    assert "has 0 of 4 runs that can be compared with old: a history takes 3" in message
+    assert "has 0 of 4 runs that can be compared with old, of 0 days: a history takes 3" in message
+    for number in range(3):
+        write(tmp_path, f"same-day-{number}")
+    message = usage_error(compare(old, new, "--history", tmp_path))
+    assert "has 3 of 7 runs that can be compared with old, of 1 day: a history takes 3" in message
+
+
+def test_a_failed_launch_is_status_1(old, tmp_path):
+    failed = [record for case in CASES for record in (builders.failure(case, launch=9),)]
+    failed += [builders.end(case, launch=9, ok=False) for case in CASES]
+    result = compare(old, write(tmp_path, "new", records=failed))
+    assert result.exit_code == 1
+    assert result.stdout.startswith("Same: 2 of 2 cases")
+    assert compare(old, write(tmp_path, "slower", 1.3, records=failed)).exit_code == 3
 
 
 def test_disturbed_launches_are_left_out_and_named(old, tmp_path):

@@ -121,6 +121,16 @@ def test_a_launch_of_0_s_among_others_gives_no_interval():
 DRIFT = [1.0, 1.6, 2.3, 3.1, 4.4, 6.0, 8.8]
 
 
+def test_a_median_of_0_s_of_one_size_unpairs_no_other():
+    case = builders.case()
+    pairs = [
+        tuple(builders.make_side(case, "comm", size, dict(enumerate(side))) for side in sides)
+        for size, sides in ((1, ([0.0] * 7, [0.0] * 7)), (2, (DRIFT, [1.2 * s for s in DRIFT])))
+    ]
+    first, second = compare_pairs(pairs, 0.05, paired=True)
+    assert (first.verdict, second.verdict) == ("inconclusive", "slower")
+
+
 def test_a_paired_comparison_cancels_what_a_block_has_in_common():
     slowed = [1.2 * value + 0.01 * i for i, value in enumerate(DRIFT)]
     assert verdict(DRIFT, slowed).verdict == "inconclusive"

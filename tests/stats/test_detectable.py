@@ -65,7 +65,6 @@ def test_a_report_begins_with_what_it_can_find(recorded):
 
 
 def test_where_comparisons_differ_the_worst_and_the_best_are_printed(recorded):
-    # Without ties, which old versions of SciPy can't rank exactly.
     quiet = [1.0, 1.1, 0.9, 1.2, 0.8, 1.05, 1.15, 0.85]
     other = [1.02, 1.03, 0.99, 1.16, 0.87, 1.0, 1.13, 0.9]
     noisy = [1.01, 2.0, 0.5, 1.5, 0.7, 1.3, 1.8, 0.95]

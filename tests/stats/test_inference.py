@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 import scipy
@@ -25,6 +27,19 @@ def test_the_interval_has_the_ratios_that_the_test_does_not_reject(test, n):
         slack = 0.003 if n > 20 else 0.0
         assert rejected <= 0.05 + slack
         assert kept > 0.05 - slack
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_p_value_of_pairs_is_exact_with_ties_and_ratios_of_1(seed):
+    dice = np.random.default_rng(seed)
+    logs = dice.integers(-4, 5, 6 + seed % 4) / 10
+    ranks = scipy.stats.rankdata(abs(logs)) * (logs != 0)
+    signs = np.array([*itertools.product((-1, 1), repeat=len(logs))])
+    total = abs(ranks @ np.sign(logs))
+    expected = (abs(signs @ ranks) > total - 1e-6).mean()
+    one, two = np.ones(len(logs)), np.exp(logs)
+    assert p_value(SIGNED_RANK, one, two) == pytest.approx(expected)
+    assert p_value(SIGNED_RANK, two, one) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("test", TESTS)

@@ -145,3 +145,12 @@ def test_a_run_of_fixed_launches_has_no_looks(recorded):
     assert sequential.look(run) == 0
     assert sequential.significance(run) == pytest.approx(0.05)
     assert run.ended_by == ""
+
+
+@pytest.mark.parametrize("n_good", [0, 12])
+def test_a_case_of_which_no_launch_ends_well_is_not_decided(n_good, recorded):
+    good, bad = builders.case("tcp"), builders.case("mpi")
+    records = launches(good, n_good, 3, noise=0.001)
+    records += [builders.end(bad, launch=launch, ok=False, seconds=4.0) for launch in range(12)]
+    run = recorded([good, bad], records, stopping=Stopping(budget_s=200.0))
+    assert run.ended_by == ""

@@ -26,6 +26,7 @@ LINK, *_ = PARTS
 
 def clusters(n_workers, n_clusters, recorded):
     cases = [builders.case(n_workers=n_workers, params={"rows": i}) for i in range(n_clusters)]
+    # Their pairs are replaced, and have no launch otherwise.
     return recorded(cases, [builders.transfer(cases[0], 0.0, 0.0)])
 
 
