@@ -23,7 +23,7 @@ from .selection import (
     timed,
     typical_sample,
 )
-from .sequential import N_LOOKS, ended_by, imprecise, limit_s, look, next_block, undecided
+from .sequential import N_LOOKS, ended_by, imprecise, limit_s, look, next_block, undecided, unknown
 from .stability import drifts, spreads
 from .stragglers import slow_latencies, slow_pairs
 from .summary import costs, idle_cores, launch_medians, summaries
@@ -38,5 +38,5 @@ __all__ = [
     "moved_bytes", "next_block", "outer_regions", "pair_bandwidths", "pingpong_mode",
     "profile_shares", "published_comparisons", "ratios", "reproduced", "scaling", "shown_sizes",
     "shuffles", "slow_latencies", "slow_pairs", "spreads", "summaries", "timed", "typical_sample",
-    "undecided", "worker_profiles", "worker_times",
+    "undecided", "unknown", "worker_profiles", "worker_times",
 ]  # fmt: skip

@@ -149,12 +149,16 @@ def imprecise(run: Run) -> pd.DataFrame:
     return table[table["half_width"] > (rule.detect if rule else 0.0)]
 
 
+def unknown(run: Run) -> list[str]:
+    """Return the ids of the cases of which no launch has ended well."""
+    known = good_launches(run)
+    return [case_id for case_id in run.cases if case_id not in known]
+
+
 def ended_by(run: Run) -> str:
     """Return why a run with a budget has ended: ``decided`` or ``time``; else an empty string."""
     if run.manifest.stopping is None or not (due := look(run)):
         return ""
-    # Of a case without a good launch nothing is known.
-    is_known = run.cases.keys() <= set(good_launches(run))
-    if is_known and not undecided(run) and imprecise(run).empty:
+    if not undecided(run) and imprecise(run).empty and not unknown(run):
         return "decided"
     return "time" if due == N_LOOKS else ""

@@ -91,6 +91,7 @@ def _describe(run: Run, number: int) -> str:
     spent_s = float(run.ends["seconds"].sum())
     open_ = [f"{one.candidate} vs {one.baseline}" for one in stats.undecided(run)]
     open_ += [run.case_labels[case_id] for case_id in stats.imprecise(run)["case_id"]]
+    open_ += [f"{run.case_names[case_id]} (no launch ended well)" for case_id in stats.unknown(run)]
     names = list(dict.fromkeys(open_))
     shown = ", ".join(names[:4]) + f" and {len(names) - 4} more" * (len(names) > 4)
     n_unequal = sum(one.verdict == "unequal" for one in run.comparisons)

@@ -8,6 +8,7 @@ import scipy
 from commbench.model import Stopping
 from commbench.stats import sequential
 from commbench.stats.comparison import compare_pairs
+from commbench.studies import budget
 
 RULE = Stopping(budget_s=300.0)
 
@@ -154,3 +155,6 @@ def test_a_case_of_which_no_launch_ends_well_is_not_decided(n_good, recorded):
     records += [builders.end(bad, launch=launch, ok=False, seconds=4.0) for launch in range(12)]
     run = recorded([good, bad], records, stopping=Stopping(budget_s=200.0))
     assert run.ended_by == ""
+    text = budget._describe(run, 1)
+    assert "merge over mpi (no launch ended well)" in text
+    assert "all is decided" not in text
