@@ -37,7 +37,7 @@ def _is_share(_ctx: click.Context, _param: click.Parameter, effect: float) -> fl
 
 _MIN_EFFECT = click.option(
     "--min-effect", type=SHARE, default="5%", show_default=True, callback=_is_share,
-    help="Ignore differences below this share.",
+    help="Ignore measured differences below this share.",
 )  # fmt: skip
 _ON_UNDECIDED = click.option(
     "--undecided", "on_undecided", type=click.Choice(["pass", "fail"]),

@@ -52,6 +52,7 @@ def extend(
         yield from launches
         return
     data = read()
+    n_looks, n_ends = stats.look(data), len(data.ends)
     # Launches that complete a block have its iterations.
     chosen = stats.next_block(data).iterations if data.last_block()[0] > N_PILOT_LAUNCHES else None
     for number, launch in enumerate(launches):
@@ -60,12 +61,13 @@ def extend(
             break
         yield _designed(launch, chosen)
     last_launches = {case.id: case.launches - 1 for case in suite.cases}
-    n_looks = 0
     while True:
         data = read()
         due = stats.look(data)
-        is_new, n_looks = due > n_looks, due
-        if is_new:
+        # A resumed run has judged the looks before, on fewer launches, or on the same.
+        is_judged = due > n_looks or due == stats.N_LOOKS or len(data.ends) == n_ends
+        n_looks = due
+        if is_judged:
             report(_describe(data, due))
             if due == stats.N_LOOKS or data.ended_by:
                 return

@@ -1,11 +1,12 @@
 import random
+import re
 from collections import Counter
 from dataclasses import replace
 
 import processes
 import pytest
 
-from commbench import backends, load
+from commbench import backends, load, stats
 from commbench.harness import runner
 from commbench.model import LaunchEnd, Stopping
 from commbench.store.records import BULK
@@ -136,8 +137,12 @@ def test_a_resumed_run_first_completes_its_interrupted_block(run, tmp_path):
     last = max(n for n, line in enumerate(lines) if '"LaunchEnd"' in line and '"launch":3' in line)
     (path / "samples.jsonl").write_text("".join(lines[:last]))
     assert sorted(Counter(end["case_id"] for end in ends(path)).values()) == [3, 4]
+    judged = stats.look(load(path))
+    assert judged > 0
     result = processes.invoke("run", "--resume", path, figures=())
     assert result.exit_code == 0, result.output
+    # Another look at more launches would be another chance of a false verdict.
+    assert min(map(int, re.findall(r"look (\d) of 5", result.stderr))) > judged
     assert len(set(Counter(end["case_id"] for end in ends(path)).values())) == 1
     blocks = Counter(end["block"] for end in ends(path))
     assert blocks == dict.fromkeys(range(len(blocks)), 2)
