@@ -240,9 +240,8 @@ def _missing(store: RunStore, given: dict[str, Any]) -> list[Launch]:
         suite = budget.level_launches(budget.pilot(suite), done)
         manifest = replace(manifest, suite=budget.pilot(manifest.suite))
     store.update(manifest)
-    seed, begun = manifest.seed + len(data.ends), data.launches_begun()
-    n_blocks, behind = data.last_block()
-    return plan(suite, seed, done=done, begun=begun, n_blocks=n_blocks, behind=behind)
+    begun, (n_blocks, behind) = data.launches_begun(), data.last_block()
+    return plan(suite, manifest.seed, done=done, begun=begun, n_blocks=n_blocks, behind=behind)
 
 
 def _execute(store: RunStore, launches: Sequence[Launch], given: dict[str, Any]) -> int:

@@ -304,10 +304,10 @@ def plan(
 ) -> list[Launch]:  # fmt: skip
     """Return the launches of `suite` in randomised complete blocks.
 
-    Every block runs each case once, in random order, so that a drift of the machine affects all
-    cases alike. `done` has the number of launches to leave out, by case id, and `begun` the first
-    free index of each case. After `n_blocks` blocks, the last one is first completed by the cases
-    that are `behind`.
+    Every block runs each case once, in the order of ``shuffled``, so that a drift of the machine
+    affects all cases alike. `done` has the number of launches to leave out, by case id, and `begun`
+    the first free index of each case. After `n_blocks` blocks, the last one is first completed by
+    the cases that are `behind`.
 
     Examples
     --------
@@ -317,7 +317,6 @@ def plan(
     >>> [(launch.block, launch.index) for launch in plan(suite, seed=1)]
     [(0, 0), (0, 0), (1, 1), (1, 1)]
     """
-    order = random.Random(seed)
     index = Counter(begun)
     n_blocks = n_blocks or max(index.values(), default=0)
     remaining = {case.id: case.launches - (done or {}).get(case.id, 0) for case in suite.cases}
@@ -327,11 +326,26 @@ def plan(
         blocks.append([case for case in suite.cases if n + (case.id in late) < remaining[case.id]])
     launches: list[Launch] = []
     for block, cases in enumerate(blocks, start=n_blocks - 1):
-        order.shuffle(cases)
-        for position, case in enumerate(cases):
+        for position, case in enumerate(shuffled(cases, seed, block)):
             launches.append(Launch(case=case, index=index[case.id], block=block, position=position))
             index[case.id] += 1
     return launches
+
+
+def shuffled(items: Iterable[Any], seed: int, block: int) -> list[Any]:
+    """Return the items in the order of a block, by the seed.
+
+    Every second block has the reverse order of the one before, so that no item is first, or after
+    another one, more often than others.
+
+    Examples
+    --------
+    >>> [shuffled("abc", seed=0, block=n) for n in range(4)]
+    [['a', 'c', 'b'], ['b', 'c', 'a'], ['b', 'c', 'a'], ['a', 'c', 'b']]
+    """
+    order = [*items]
+    random.Random(f"{seed} {block // 2}").shuffle(order)
+    return order[::-1] if block % 2 else order
 
 
 def unmet(case: Case) -> Unavailability | None:

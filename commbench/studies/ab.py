@@ -7,7 +7,6 @@ same block numbers, so that their launches are paired.
 
 from __future__ import annotations
 
-import random
 import shutil
 import signal
 import subprocess
@@ -20,6 +19,7 @@ from functools import partial
 from pathlib import Path
 
 from commbench.errors import UnwritableError, UsageError
+from commbench.harness.cases import shuffled
 from commbench.machine import process
 from commbench.model import LaunchEnd, Manifest, Record
 from commbench.store import directory, parts, records
@@ -97,11 +97,8 @@ def measure(experiment: Experiment) -> Generator[Block]:
 
 
 def _order(experiment: Experiment) -> Iterator[tuple[int, str]]:
-    dice = random.Random(experiment.seed)
     for number in range(experiment.launches):
-        sides = list(SIDES)
-        dice.shuffle(sides)
-        for side in sides:
+        for side in shuffled(SIDES, experiment.seed, number):
             yield number, side
 
 

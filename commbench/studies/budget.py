@@ -72,9 +72,9 @@ def extend(
             if due == stats.N_LOOKS or data.ended_by:
                 return
         iterations = stats.next_block(data).iterations
-        seed, begun = manifest.seed + len(data.ends), data.launches_begun()
-        n_blocks, _ = data.last_block()
-        for launch in plan(suite, seed, done=last_launches, begun=begun, n_blocks=n_blocks):
+        begun, n_blocks = data.launches_begun(), data.last_block()[0]
+        block = plan(suite, manifest.seed, done=last_launches, begun=begun, n_blocks=n_blocks)
+        for launch in block:
             yield _designed(launch, iterations)
 
 

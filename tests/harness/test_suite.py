@@ -200,7 +200,12 @@ def test_seeds_and_blocks_have_different_orders():
     suite = suite_with([5] * 6)
     orders = [tuple(launch.case.id for launch in plan(suite, seed)) for seed in range(10)]
     assert len(set(orders)) == 10
-    assert len({orders[0][begin : begin + 6] for begin in range(0, 30, 6)}) == 5
+    blocks = [orders[0][begin : begin + 6] for begin in range(0, 30, 6)]
+    assert len(set(blocks)) == 5
+    # So that no case is earlier in its blocks than others, nor of a run that is continued.
+    assert blocks[1::2] == [block[::-1] for block in blocks[:4:2]]
+    later = plan(suite, 0, done=dict.fromkeys(orders[0], 3), n_blocks=3)
+    assert tuple(launch.case.id for launch in later[:6]) == blocks[3]
 
 
 def test_every_case_is_first_equally_often():
