@@ -28,6 +28,7 @@ from commbench.stats.comparison import EQUAL_WORK, FEW_BYTES
 from commbench.stats.selection import good_launches
 
 _MOST_NAMED = 4
+_MAX_ITERATIONS_RATIO = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,6 +203,20 @@ class ComparedRuns:
         differ = self.with_verdict("slower", "faster")
         return not is_one and any(math.isnan(c.sessions_ratio) for c in differ)
 
+    def _other_iterations(self, one: str, two: str) -> Iterator[str]:
+        """Yield the cases whose launches have more than twice the iterations in one run."""
+        first, second = (
+            run.measured[run.measured["layer"] == "workload"].groupby(["case_id", "launch"]).size()
+            .groupby("case_id").median() for run in (self.baseline, self.candidate)
+        )  # fmt: skip
+        for old, new in self.match.same.items():
+            few, many = sorted(counts := (first.get(old, 1), second.get(new, 1)))
+            if many > _MAX_ITERATIONS_RATIO * few:
+                yield (
+                    f"{self.baseline.case_names[old]}: launches have {counts[0]:.0f} iterations in "
+                    f"{one} and {counts[1]:.0f} in {two}, but a cluster's first may be slower"
+                )
+
     @property
     def warnings(self) -> list[str]:
         """What differs between the runs, and what disturbed either."""
@@ -218,6 +233,7 @@ class ComparedRuns:
             ),
             *(f"not the same: {difference}" for difference in self.match.differences),
             *self.match.alone,
+            *self._other_iterations(one, two),
             *(
                 ["two sessions of the same software may differ, too: --control or --history"]
                 if self._may_be_the_day

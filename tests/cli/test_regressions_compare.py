@@ -429,6 +429,18 @@ def test_a_failed_launch_is_status_1(old, tmp_path):
     assert compare(old, write(tmp_path, "slower", 1.3, records=failed)).exit_code == 3
 
 
+@pytest.mark.parametrize(("n", "warns"), [(6, False), (7, True)])
+def test_other_numbers_of_iterations_are_a_warning(n, warns, old, tmp_path):
+    more = [
+        builders.sample(CASES[0], 1.0, launch=launch, iteration=number)
+        for launch in range(len(STEADY)) for number in range(3, n)
+    ]  # fmt: skip
+    text = " ".join(compare(old, write(tmp_path, "new", records=more)).stdout.split())
+    expected = f"merge over tcp: launches have 3 iterations in the first run and {n} in the second"
+    assert (expected in text) == warns
+    assert "merge over ucx: launches have" not in text
+
+
 def test_disturbed_launches_are_left_out_and_named(old, tmp_path):
     disturbed = [
         record
