@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import pandas as pd
@@ -319,20 +320,33 @@ def _coverage(run: Run) -> Iterator[str]:
             )
 
 
-def undisturbed(*runs: Run) -> list[tuple[Run, list[str]]]:
+def undisturbed(
+    *runs: Run, same: Mapping[str, str] = MappingProxyType({})
+) -> list[tuple[Run, list[str]]]:
     """Return runs without the launches that others disturbed, and the names of these.
 
     Launches are left out in which other processes or the hypervisor had more of the cores' time
     than ``MAX_OTHERS`` or ``MAX_STOLEN``. All launches of a case stay in all runs if too few for a
     verdict would be left in one of them.
+
+    Parameters
+    ----------
+    same
+        The ids of cases in other runs that are the same, by the id in the first.
     """
-    ends = [run.ends.assign(is_out=_is_disturbed(run)) for run in runs]
-    left = [each[each["ok"].astype(bool)].groupby("case_id")["is_out"] for each in ends]
+    first = {other: case_id for case_id, other in same.items()}
+    ends = [
+        run.ends.assign(
+            is_out=_is_disturbed(run), case=[first.get(name, name) for name in run.ends["case_id"]]
+        )
+        for run in runs
+    ]
+    left = [each[each["ok"].astype(bool)].groupby("case")["is_out"] for each in ends]
     n_left = pd.concat([group.agg(lambda is_out: (~is_out).sum()) for group in left], axis=1)
     too_few = n_left.index[n_left.min(axis=1) < stats.MIN_LAUNCHES]
     results = []
     for run, each in zip(runs, ends, strict=True):
-        is_out = each.pop("is_out") & ~each["case_id"].isin(too_few)
+        is_out = each.pop("is_out") & ~each.pop("case").isin(too_few)
         names = [
             f"{run.case_names[case_id]} {', '.join(map(str, sorted(launches)))}"
             for case_id, launches in each[is_out].groupby("case_id", sort=False)["launch"]

@@ -60,7 +60,7 @@ _FORM = click.option(
 )  # fmt: skip
 @click.option(
     "--history", type=PATH, metavar="DIR",
-    help="A folder with runs of other days: what differs between them is no difference.",
+    help="A folder with runs of three days or more: what differs between them is no difference.",
 )  # fmt: skip
 @click.option("--force", is_flag=True, help="Compare runs that differ in more than their times.")
 @_ON_UNDECIDED
@@ -72,29 +72,32 @@ def compare(
 ) -> None:  # fmt: skip
     """Compare RUN_B with RUN_A, case by case; exit status 3 if one is slower.
 
-    Launches that other processes or the hypervisor disturbed are left out.
+    Launches that other processes or the hypervisor disturbed are left out, if enough remain.
     """
     from commbench.analysis import comparability, warnings
 
     old, new = load(baseline), load(candidate)
-    differences = comparability.match(old.manifest, new.manifest).differences
-    if differences and not force:
+    match = comparability.match(old.manifest, new.manifest)
+    if (differences := match.differences) and not force:
         raise UsageError(
             f"{old.manifest.id} and {new.manifest.id} can't be compared: "
             + "; ".join(map(str, differences))
             + ". To compare them all the same: --force"
         )
     sessions = _sessions(history, old, new) if history else []
-    (old, left_out), (new, more_left_out) = warnings.undisturbed(old, new)
+    (old, left_out), (new, more_left_out) = warnings.undisturbed(old, new, same=match.same)
     compared = _compare_runs(
         old, new, min_effect, control=control or "", history=sessions, on_undecided=on_undecided,
         left_out=(left_out, more_left_out),
     )  # fmt: skip
-    ctx.exit(_show(compared, form, failed=not new.ends["ok"].all()))
+    # A resumed run has replaced failed launches.
+    ends = new.ends[new.ends["case_id"].isin(match.same.values())]
+    good = ends["ok"].astype(bool).groupby([ends["case_id"], ends["block"]]).any()
+    ctx.exit(_show(compared, form, failed=not good.all()))
 
 
 def _sessions(folder: Path, old: Run, new: Run) -> list[Run]:
-    """Return each day's last run in `folder` that can be compared with `old`, but not `new`."""
+    """Return the runs in `folder` that can be compared with `old`, but not `new`."""
     from commbench import stats
     from commbench.analysis import comparability, warnings
     from commbench.reports.sections import plural
@@ -103,14 +106,14 @@ def _sessions(folder: Path, old: Run, new: Run) -> list[Run]:
     runs = [load(path) for path in paths if path.resolve() != new.path.resolve()]
     matches = [(run, comparability.match(old.manifest, run.manifest)) for run in runs]
     alike = [run for run, match in matches if match.same and not match.differences]
-    by_day = {run.manifest.started_at[:10]: run for run in alike}
-    if len(by_day) < stats.MIN_SESSIONS:
+    n_days = len({run.manifest.started_at[:10] for run in alike})
+    if n_days < stats.MIN_SESSIONS:
         raise UsageError(
             f"{folder} has {len(alike)} of {len(runs)} runs that can be compared with "
-            f"{old.manifest.id}, of {plural(len(by_day), 'day')}: a history takes "
+            f"{old.manifest.id}, of {plural(n_days, 'day')}: a history takes "
             f"{stats.MIN_SESSIONS} days, of the same cases on this machine"
         )
-    return [warnings.undisturbed(run)[0][0] for run in by_day.values()]
+    return [warnings.undisturbed(run)[0][0] for run in alike]
 
 
 def _compare_runs(

@@ -321,12 +321,13 @@ def plan(
     n_blocks = n_blocks or max(index.values(), default=0)
     remaining = {case.id: case.launches - (done or {}).get(case.id, 0) for case in suite.cases}
     late = {case_id for case_id in behind if remaining.get(case_id, 0) > 0}
-    blocks = [[case for case in suite.cases if case.id in late]]
+    blocks = [late]
     for n in range(max(0, *remaining.values(), 0)):
-        blocks.append([case for case in suite.cases if n + (case.id in late) < remaining[case.id]])
+        blocks.append({name for name, left in remaining.items() if n + (name in late) < left})
     launches: list[Launch] = []
-    for block, cases in enumerate(blocks, start=n_blocks - 1):
-        for position, case in enumerate(shuffled(cases, seed, block)):
+    for block, ids in enumerate(blocks, start=n_blocks - 1):
+        cases = [case for case in shuffled(suite.cases, seed, block) if case.id in ids]
+        for position, case in enumerate(cases):
             launches.append(Launch(case=case, index=index[case.id], block=block, position=position))
             index[case.id] += 1
     return launches
@@ -335,8 +336,8 @@ def plan(
 def shuffled(items: Iterable[Any], seed: int, block: int) -> list[Any]:
     """Return the items in the order of a block, by the seed.
 
-    Every second block has the reverse order of the one before, so that no item is first, or after
-    another one, more often than others.
+    Every second block has the reverse order of the one before, so that no item is before another
+    one more often than after it.
 
     Examples
     --------

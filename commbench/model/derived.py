@@ -22,8 +22,8 @@ class Comparison:
     probability of 90 %; it is infinite if no ratio has. Two one-sided tests leave the ratios from
     ``same_low`` to ``same_high``, which differ from 1 by a factor of at most 1 + ``margin``; the
     verdict ``same`` rests on them. The bytes are those that an iteration moved between workers,
-    nan where they are not counted. The medians of two sessions with the same software differ by
-    more than the factor ``sessions_ratio`` with a probability of 5 %; it is nan without a history.
+    nan where they are not counted. The medians of two days with the same software rarely differ by
+    more than the factor ``sessions_ratio``; it is nan without a history.
     The verdict is ``faster``, ``slower``, ``same``, ``inconclusive`` or ``unequal``: see
     ``commbench.stats.comparison``. The ids distinguish cases of the same workload and backend.
     """

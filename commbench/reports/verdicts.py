@@ -191,8 +191,8 @@ class ComparedRuns:
             + f" {first}, {second}: medians over launches of the time over that of {self.control} "
             "in the same block, so that a change of the machine, which affects both, cancels."
             * bool(self.control)
-            + " other days: with 5 %, days of the history differ by more in any case; a ratio "
-            "within it is inconclusive." * has_history,
+            + " other days: two days of the history rarely differ by more; a ratio within it is "
+            "inconclusive." * has_history,
             text_columns=frozenset({"verdict"}),
         )  # fmt: skip
 
@@ -210,7 +210,9 @@ class ComparedRuns:
             .groupby("case_id").median() for run in (self.baseline, self.candidate)
         )  # fmt: skip
         for old, new in self.match.same.items():
-            few, many = sorted(counts := (first.get(old, 1), second.get(new, 1)))
+            if old not in first or new not in second:
+                continue
+            few, many = sorted(counts := (first[old], second[new]))
             if many > _MAX_ITERATIONS_RATIO * few:
                 yield (
                     f"{self.baseline.case_names[old]}: launches have {counts[0]:.0f} iterations in "

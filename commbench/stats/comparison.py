@@ -198,7 +198,7 @@ def between(
         A backend that did not change between the runs. If it is given, multiples of its times are
         compared, so that a change of the whole machine cancels.
     history
-        Runs of other sessions. A difference that two of them may have is ``inconclusive``.
+        Runs of other days. A difference that two of them may have is ``inconclusive``.
     """
     olds, news = (
         relative_to(control, sides(run)) if control else sides(run) for run in (baseline, candidate)
@@ -210,7 +210,7 @@ def between(
         if (key := (same.get(side.case.id, ""), side.layer, side.payload_bytes)) in candidates
     ]
     compared = compare_pairs(pairs, min_effect, paired=interleaved, equal_work=False)
-    usual = _session_ratios(history, control, len(pairs))
+    usual = _session_ratios(history, control, len({one.case.id for one, _ in pairs}))
     return [
         _after_sessions(each, usual.get(_key(one), math.nan))
         for each, (one, _) in zip(compared, pairs, strict=True)
@@ -222,24 +222,25 @@ def _key(side: Side) -> tuple[str, str, int]:
 
 
 def _session_ratios(
-    history: Sequence[Run], control: str, n_pairs: int
+    history: Sequence[Run], control: str, n_cases: int
 ) -> dict[tuple[str, str, int], float]:
-    """Return the ratio between the medians of two sessions that is usual, by case, layer and size.
+    """Return the ratio between the medians of two days that is usual, by case, layer and size.
 
-    Any of `n_pairs` is above its own with 5 % (Bonferroni). It is that of Student's t for the
-    standard deviation of the sessions' log medians, times √2 for a difference of two. Fewer than
-    ``MIN_SESSIONS`` give none.
+    The limit is that of Student's t for the standard deviation of the days' log medians, times √2
+    for a difference of two. In 5 % of comparisons, one of `n_cases` exceeds it (Bonferroni). The
+    last run of a day counts. Fewer than ``MIN_SESSIONS`` days give no limit.
     """
-    level = 1 - (1 - CONFIDENCE) / 2 / max(1, n_pairs)
-    logs: dict[tuple[str, str, int], list[float]] = {}
-    for run in history:
+    level = 1 - (1 - CONFIDENCE) / 2 / max(1, n_cases)
+    logs: dict[tuple[str, str, int], dict[str, float]] = {}
+    for run in sorted(history, key=lambda run: run.manifest.started_at):
         for side in relative_to(control, sides(run)) if control else sides(run):
             if side.median_s > 0:
-                logs.setdefault(_key(side), []).append(math.log(side.median_s))
+                day = run.manifest.started_at[:10]
+                logs.setdefault(_key(side), {})[day] = math.log(side.median_s)
     return {
         key: math.exp(
             scipy.stats.t.ppf(level, len(values) - 1)
-            * math.sqrt(2) * float(np.std(values, ddof=1))
+            * math.sqrt(2) * float(np.std([*values.values()], ddof=1))
         )
         for key, values in logs.items()
         if len(values) >= MIN_SESSIONS
@@ -284,8 +285,12 @@ def compare_pairs(
         for one, two in pairs
     ]
     tests = [
-        inference.MANN_WHITNEY if len(pairs) * 2 / 2 ** len(one.medians) > alpha else rank
-        for rank, (one, _) in zip(ranks, pairs, strict=True)
+        # Equal medians have no sign, so that fewer outcomes are possible.
+        inference.MANN_WHITNEY
+        if rank == inference.SIGNED_RANK
+        and len(pairs) * 2 / 2 ** np.count_nonzero(one.medians != two.medians) > alpha
+        else rank
+        for rank, (one, two) in zip(ranks, pairs, strict=True)
     ]
     level = alpha / max(1, len(pairs))
     adjusted = inference.holm(

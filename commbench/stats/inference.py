@@ -74,8 +74,8 @@ def p_value(test: str, baseline: Array, candidate: Array) -> float:
     Exact, because launches are few: the smallest p-value of six on each side is 2/924, of six pairs
     2/64. Brunner and Munzel's test relies on a t distribution that is too optimistic for so few,
     and its variance is 0 if two backends don't overlap. Of pairs, equal ratios share their ranks,
-    and those of 1 have a rank but no sign. Equal values of both sides count half, for which the
-    distribution of distinct values is within a tenth. H. B. Mann and D. R. Whitney, Ann. Math.
+    and those of 1 have a rank but no sign. Of sides that are not paired, the distribution is that
+    of distinct values, and approximate if some are equal. H. B. Mann and D. R. Whitney, Ann. Math.
     Statist. 18 (1947); F. Wilcoxon, Biometrics Bulletin 1 (1945); J. W. Pratt, J. Am. Statist.
     Assoc. 54 (1959) 655-667.
 

@@ -159,6 +159,10 @@ def ended_by(run: Run) -> str:
     """Return why a run with a budget has ended: ``decided`` or ``time``; else an empty string."""
     if run.manifest.stopping is None or not (due := look(run)):
         return ""
-    if not undecided(run) and imprecise(run).empty and not unknown(run):
+    lost = unknown(run)
+    n_failed = run.ends["case_id"].value_counts()
+    # Others get the time of a case that surely fails.
+    is_lost = all(n_failed.get(case_id, 0) >= MIN_LAUNCHES for case_id in lost)
+    if not undecided(run) and imprecise(run).empty and is_lost and len(lost) < len(run.cases):
         return "decided"
     return "time" if due == N_LOOKS else ""

@@ -1,4 +1,4 @@
-"""Measure two environments block by block, in a random order within each block.
+"""Measure two environments block by block, in a random order that every second block reverses.
 
 A block is one ``commbench run`` with one launch per case in each environment, with the commbench
 and the Python of that environment. The blocks of a side are merged into one run. Both runs have the

@@ -52,7 +52,9 @@ def extend(
         yield from launches
         return
     data = read()
-    n_looks, n_ends = stats.look(data), len(data.ends)
+    # A resumed run has judged the looks before its last block.
+    ends = data.ends
+    n_looks = stats.look(data.replace(ends=ends[ends["block"] < ends["block"].max()]))
     # Launches that complete a block have its iterations.
     chosen = stats.next_block(data).iterations if data.last_block()[0] > N_PILOT_LAUNCHES else None
     for number, launch in enumerate(launches):
@@ -64,10 +66,8 @@ def extend(
     while True:
         data = read()
         due = stats.look(data)
-        # A resumed run has judged the looks before, on fewer launches, or on the same.
-        is_judged = due > n_looks or due == stats.N_LOOKS or len(data.ends) == n_ends
-        n_looks = due
-        if is_judged:
+        is_new, n_looks = due > n_looks, due
+        if is_new or due == stats.N_LOOKS:
             report(_describe(data, due))
             if due == stats.N_LOOKS or data.ended_by:
                 return
@@ -101,7 +101,6 @@ def _describe(run: Run, number: int) -> str:
     if n_unequal:
         what += f"; {n_unequal} of {len(run.comparisons)} moved other bytes, and get no verdict"
     ends = f"; ends in {format_seconds(stats.limit_s(run) - spent_s)} at the latest"
-    last = not names or number == stats.N_LOOKS
     return f"look {number} of {stats.N_LOOKS}, after {format_seconds(spent_s)}: {what}" + ends * (
-        not last
+        not run.ended_by
     )

@@ -401,6 +401,12 @@ def test_disturbed_launches_are_left_out_if_enough_for_a_verdict_remain(recorded
     few = recorded([CASE], builders.ended(sample(CASE, 1.0, launch=launch) for launch in range(5)))
     both = warnings.undisturbed(run, few)
     assert [(len(each.ends), names) for each, names in both] == [(n, []), (5, [])]
+    other = builders.case(params={"rows": 7})
+    few = recorded([other], builders.ended(sample(other, 1.0, launch=n) for n in range(5)))
+    both = warnings.undisturbed(run, few, same={CASE.id: other.id})
+    assert [(len(each.ends), names) for each, names in both] == [(n, []), (5, [])]
+    without_ends = recorded([CASE])
+    assert [len(each.ends) for each, _ in warnings.undisturbed(run, without_ends)] == [n_left, 0]
 
 
 def test_a_run_without_core_use_has_no_disturbed_launches(recorded):

@@ -1,11 +1,13 @@
 """``commbench compare`` compares two runs case by case, or says why they can't be compared."""
 
 import json
+import math
 import re
 from dataclasses import replace
 from xml.etree import ElementTree
 
 import builders
+import numpy as np
 import pytest
 from processes import invoke, usage_error
 
@@ -37,9 +39,9 @@ def compared(*arguments):
     return result.exit_code, json.loads(result.stdout)
 
 
-def write(folder, name, factor=1.0, cases=CASES, records=(), day=1, **change):
+def write(folder, name, factor=1.0, cases=CASES, records=(), day=1, hour=0, **change):
     """Return a run in which every case takes `factor` times as long, with `records` before."""
-    given = {"id": name, "started_at": f"2025-01-{day:02}T00:00:00+00:00"}
+    given = {"id": name, "started_at": f"2025-01-{day:02}T0{hour}:00:00+00:00"}
     medians = [factor * value for value in STEADY]
     records = [*records, *(r for case in cases for r in builders.launches(case, medians))]
     return builders.written(folder, cases, records, environment=MACHINE | change, **given).path
@@ -390,14 +392,19 @@ def test_what_other_days_differ_by_is_no_verdict(old, tmp_path):
     new = write(tmp_path, "new", 1.2)
     for day, factor in enumerate((0.5, 0.9, 1.0), start=1):
         write(tmp_path, f"run-{day}", factor, day=day)
-    # The last run of a day counts.
-    write(tmp_path, "run-1b", 1.1, day=1)
+    # The last run of a day with a case counts.
+    write(tmp_path, "b-1", 1.1, day=1, hour=1)
+    other = (builders.case("tcp", "svd"),)
+    write(tmp_path, "c-1", 3.0, day=1, hour=2, cases=(*other, CASES[1]))
     assert compared(old, new)[0] == 3
     assert "two sessions of the same software may differ" in compare(old, new).stdout
     assert "two sessions of the same" not in compare(old, new, "--history", tmp_path).stdout
     status, content = compared(old, new, "--history", tmp_path)
     assert (status, content["outcome"]) == (0, "undecided")
-    assert content["comparisons"][0]["sessions_ratio"] > 1.2
+    tcp = content["comparisons"][0]["sessions_ratio"]
+    # The 98.75 % quantile of Student's t for two degrees of freedom, for two cases.
+    deviation = np.std(np.log([0.9, 1.0, 1.1]), ddof=1)
+    assert tcp == pytest.approx(math.exp(6.20535 * 2**0.5 * deviation), rel=1e-4)
     text = " ".join(compare(old, new, "--history", tmp_path).stdout.split())
     assert "Days of the history differ by up to" in text
     assert "More --launches" not in text
@@ -427,6 +434,9 @@ def test_a_failed_launch_is_status_1(old, tmp_path):
     assert result.exit_code == 1
     assert result.stdout.startswith("Same: 2 of 2 cases")
     assert compare(old, write(tmp_path, "slower", 1.3, records=failed)).exit_code == 3
+    # A resumed run has repeated the launch in its block.
+    again = [builders.end(case, launch=5, ok=False) for case in CASES]
+    assert compare(old, write(tmp_path, "resumed", records=again)).exit_code == 0
 
 
 @pytest.mark.parametrize(("n", "warns"), [(6, False), (7, True)])

@@ -141,11 +141,21 @@ def test_a_paired_comparison_cancels_what_a_block_has_in_common():
 
 
 def test_pairs_are_tested_unpaired_where_holm_leaves_no_significant_outcome():
-    tcp, ucx, mpi = sides_of(("tcp", STEADY), ("ucx", STEADY), ("mpi", STEADY))
+    slower = [1.001 * value for value in STEADY]
+    tcp, ucx, mpi = sides_of(("tcp", STEADY), ("ucx", slower), ("mpi", slower))
     one_pair = compare_pairs([(tcp, ucx)], 0.05, paired=True)
     two_pairs = compare_pairs([(tcp, ucx), (tcp, mpi)], 0.05, paired=True)
     assert [c.test for c in one_pair] == ["Wilcoxon signed-rank"]
     assert [c.test for c in two_pairs] == ["Mann-Whitney"] * 2
+
+
+def test_pairs_of_which_one_is_equal_have_too_few_signs_for_a_verdict():
+    slowed = [*(1.3 * value for value in STEADY[:-1]), STEADY[-1]]
+    (result,) = compare_pairs(
+        [tuple(sides_of(("tcp", STEADY), ("ucx", slowed)))], 0.05, paired=True
+    )
+    assert result.test == "Mann-Whitney"
+    assert result.p_value < 0.05
 
 
 def test_a_verdict_needs_the_interval_that_is_printed():
@@ -163,7 +173,9 @@ def test_a_verdict_needs_the_interval_that_is_printed():
 
 def test_launches_of_different_blocks_are_not_paired(recorded_and_ended):
     cases = [builders.case(name) for name in ("tcp", "ucx")]
-    records = samples(cases, lambda _, launch: [*STEADY, 1.0][launch], n_launches=7)
+    records = samples(
+        cases, lambda case, launch: [*STEADY, 1.0][launch] * (1 + 1e-3 * case), n_launches=7
+    )
     tests = [
         stats.comparisons(recorded_and_ended(cases, some))[0].test
         for some in (records, records[1:], [*records, builders.end(cases[1], launch=6, ok=False)])
@@ -314,16 +326,17 @@ def test_equal_work_is_no_warning(recorded):
     assert not any("unequal work" in text for text in warnings.find(run))
 
 
-def session(recorded, factor, *backends):
+def session(recorded, factor, day=1, *backends):
     """Return a run of ``STEADY`` launches, all slowed down by the day."""
     cases = [builders.case(name) for name in backends or ("tcp",)]
-    return recorded(cases, builders.ended(samples(cases, lambda _, n: factor * STEADY[n])))
+    records = builders.ended(samples(cases, lambda _, n: factor * STEADY[n]))
+    return recorded(cases, records, started_at=f"2025-01-{day:02}T00:00:00+00:00")
 
 
 def compared(old, new, factors, recorded, **given):
     same = {case.id: case.id for case in old.suite.cases}
-    history = [session(recorded, factor, *(case.backend for case in old.suite.cases))
-               for factor in factors]  # fmt: skip
+    names = [case.backend for case in old.suite.cases]
+    history = [session(recorded, *each, *names) for each in zip(factors, range(1, 9), strict=False)]
     return stats.between(old, new, same, history=history, **given)
 
 
@@ -355,7 +368,7 @@ def test_the_limit_of_sessions_is_that_of_student_for_a_difference(recorded):
 
 
 def test_a_control_cancels_what_differs_between_sessions(recorded):
-    old = session(recorded, 1.0, "tcp", "ucx")
+    old = session(recorded, 1.0, 1, "tcp", "ucx")
     (result,) = compared(old, old, (0.5, 1.0, 2.0), recorded, control="tcp")
     assert (result.candidate, result.sessions_ratio) == ("ucx", pytest.approx(1))
 

@@ -148,13 +148,18 @@ def test_a_run_of_fixed_launches_has_no_looks(recorded):
     assert run.ended_by == ""
 
 
-@pytest.mark.parametrize("n_good", [0, 12])
-def test_a_case_of_which_no_launch_ends_well_is_not_decided(n_good, recorded):
+@pytest.mark.parametrize(
+    ("n_good", "n_failed", "ended_by"), [(0, 12, ""), (12, 5, ""), (12, 6, "decided")]
+)
+def test_a_case_of_which_no_launch_ends_well_is_not_decided(n_good, n_failed, ended_by, recorded):
     good, bad = builders.case("tcp"), builders.case("mpi")
     records = launches(good, n_good, 3, noise=0.001)
-    records += [builders.end(bad, launch=launch, ok=False, seconds=4.0) for launch in range(12)]
+    records += [
+        builders.end(bad, launch=launch, ok=False, seconds=4.0) for launch in range(n_failed)
+    ]
     run = recorded([good, bad], records, stopping=Stopping(budget_s=200.0))
-    assert run.ended_by == ""
+    assert run.ended_by == ended_by
     text = budget._describe(run, 1)
     assert "merge over mpi (no launch ended well)" in text
     assert "all is decided" not in text
+    assert ("at the latest" in text) == (not ended_by)

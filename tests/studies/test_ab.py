@@ -124,7 +124,7 @@ def test_quiet_has_no_progress(ab):
     assert ab("--quiet", "merge", launches=1).stderr == ""
 
 
-def test_every_block_has_both_sides_in_random_order(ab):
+def test_every_second_block_has_the_sides_in_reverse_order(ab):
     ab("--seed", "40", "merge", "--backends", "tcp", launches=5)
     blocks = [ab.log[2 * n : 2 * n + 2] for n in range(5)]
     assert [{side for side, _, _ in block} for block in blocks] == [{"base", "head"}] * 5

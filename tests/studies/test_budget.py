@@ -131,13 +131,32 @@ def test_more_budget_is_used_by_a_run_that_is_resumed(run):
     assert len(ends(path)) > n_ends
 
 
+@pytest.mark.parametrize("n_blocks", [3, 4])
+def test_a_resumed_run_judges_a_look_again_on_the_same_launches_only(n_blocks, run):
+    _, path = run("--budget", 300, noise=0.3, between=0.3)
+    lines = (path / "samples.jsonl").read_text().splitlines(keepends=True)
+    ended = f'"launch":{n_blocks - 1},'
+    last = max(n for n, line in enumerate(lines) if '"LaunchEnd"' in line and ended in line)
+    (path / "samples.jsonl").write_text("".join(lines[: last + 1]))
+    data = load(path)
+    before, now = (
+        stats.look(data.replace(ends=data.ends[data.ends["block"] < n]))
+        for n in (n_blocks - 1, n_blocks)
+    )
+    result = processes.invoke("run", "--resume", path, figures=())
+    assert result.exit_code == 0, result.output
+    first = int(re.search(r"look (\d) of 5", result.stderr)[1])
+    assert first == (now if now > before else now + 1)
+
+
 def test_a_resumed_run_first_completes_its_interrupted_block(run, tmp_path):
     _, path = run("--budget", 300, noise=0.3, between=0.3)
     lines = (path / "samples.jsonl").read_text().splitlines(keepends=True)
     last = max(n for n, line in enumerate(lines) if '"LaunchEnd"' in line and '"launch":3' in line)
     (path / "samples.jsonl").write_text("".join(lines[:last]))
     assert sorted(Counter(end["case_id"] for end in ends(path)).values()) == [3, 4]
-    judged = stats.look(load(path))
+    ends_before = load(path).ends
+    judged = stats.look(load(path).replace(ends=ends_before[ends_before["block"] < 3]))
     assert judged > 0
     result = processes.invoke("run", "--resume", path, figures=())
     assert result.exit_code == 0, result.output
