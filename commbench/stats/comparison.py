@@ -227,8 +227,9 @@ def _session_ratios(
     """Return the ratio between the medians of two days that is usual, by case, layer and size.
 
     The limit is that of Student's t for the standard deviation of the days' log medians, times √2
-    for a difference of two. In 5 % of comparisons, one of `n_cases` exceeds it (Bonferroni). The
-    last run of a day counts. Fewer than ``MIN_SESSIONS`` days give no limit.
+    for a difference of two. In 5 % of comparisons, one of `n_cases`, whose sizes vary together,
+    exceeds it (Bonferroni). The last run of a day counts. Fewer than ``MIN_SESSIONS`` days give no
+    limit.
     """
     level = 1 - (1 - CONFIDENCE) / 2 / max(1, n_cases)
     logs: dict[tuple[str, str, int], dict[str, float]] = {}
