@@ -236,11 +236,8 @@ class ComparedRuns:
             *(f"not the same: {difference}" for difference in self.match.differences),
             *self.match.alone,
             *self._other_iterations(one, two),
-            *(
-                ["two sessions of the same software may differ, too: --control or --history"]
-                if self._may_be_the_day
-                else []
-            ),
+            *["two sessions of the same software may differ, too: --control or --history"]
+            * self._may_be_the_day,
             *(
                 f"left out of {side}, because others had over {cores.MAX_OTHERS:.0%} or the "
                 f"hypervisor over {warnings.MAX_STOLEN:.0%} of the cores: launches of "

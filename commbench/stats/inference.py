@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 
 import numpy as np
@@ -91,12 +91,7 @@ def p_value(test: str, baseline: Array, candidate: Array) -> float:
     ratios = np.log(candidate / baseline).round(12)
     # Twice the ranks are whole numbers. SciPy's distribution is that of distinct values.
     ranks = (2 * scipy.stats.rankdata(np.abs(ratios)) * np.sign(ratios)).astype(int)
-    chances = np.ones(1)
-    for rank in abs(ranks):
-        shifted = np.zeros(len(chances) + rank)
-        shifted[: len(chances)] += chances / 2
-        shifted[rank:] += chances / 2
-        chances = shifted
+    chances = _rank_sums(abs(ranks))
     total = ranks[ranks > 0].sum()
     return min(1.0, 2 * float(min(chances[: total + 1].sum(), chances[total:].sum())))
 
@@ -179,17 +174,28 @@ def _n_significant(test: str, n_one: int, n_two: int, level: float) -> int:
         else:
             mean, variance = n_one * (n_one + 1) / 4, n_one * (n_one + 1) * (2 * n_one + 1) / 24
         return max(0, int(mean + scipy.stats.norm.ppf(level / 2) * np.sqrt(variance)))
-    ways = np.ones(1)
-    if test == MANN_WHITNEY:
+    if test == SIGNED_RANK:
+        chances = _rank_sums(range(1, n_one + 1))
+    else:
+        ways = np.ones(1)
         for number in range(1, n_two + 1):
             # The Gaussian binomial coefficient: the ways to have each value of U.
             above, below = np.zeros(n_one + number + 1), np.zeros(number + 1)
             above[[0, -1]] = below[[0, -1]] = 1, -1
             ways = np.rint(np.polydiv(np.convolve(ways, above), below)[0])
-    else:
-        for rank in range(1, n_one + 1):
-            ways = np.convolve(ways, np.eye(1, rank + 1)[0] + np.eye(1, rank + 1, rank)[0])
-    return int((2 * np.cumsum(ways / ways.sum()) <= level).sum())
+        chances = ways / ways.sum()
+    return int((2 * np.cumsum(chances) <= level).sum())
+
+
+def _rank_sums(ranks: Iterable[int]) -> Array:
+    """Return the probability of each sum, from 0, if each rank counts with probability 1/2."""
+    chances = np.ones(1)
+    for rank in ranks:
+        longer = np.zeros(len(chances) + rank)
+        longer[: len(chances)] += chances / 2
+        longer[rank:] += chances / 2
+        chances = longer
+    return chances
 
 
 @cache

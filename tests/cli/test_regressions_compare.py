@@ -428,7 +428,7 @@ def test_a_history_that_is_too_short_is_refused(old, tmp_path):
 
 
 def test_a_failed_launch_is_status_1(old, tmp_path):
-    failed = [record for case in CASES for record in (builders.failure(case, launch=9),)]
+    failed = [builders.failure(case, launch=9) for case in CASES]
     failed += [builders.end(case, launch=9, ok=False) for case in CASES]
     result = compare(old, write(tmp_path, "new", records=failed))
     assert result.exit_code == 1
