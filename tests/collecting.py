@@ -17,6 +17,7 @@ import simulated
 
 from commbench.harness import transfers
 from commbench.harness.measure import traffic
+from commbench.launchers import members
 from commbench.model import Case, ClusterSpec
 from commbench.store import directory, emitter, parts
 from commbench.store.parts import Batch
@@ -77,7 +78,7 @@ def _client(address: str, case_id: str, n_entries: int, run: Path) -> dict[str, 
 
     where: dict[str, Any] = {"case_id": case_id, "launch": 0, "iteration": 0}
     with Client(address, set_as_default=False, timeout=60) as client:
-        workers = client.scheduler_info(n_workers=-1)["workers"]
+        workers = members.workers_of(client)
         names = {address: str(info["name"]) for address, info in workers.items()}
         client.register_plugin(transfers.TransferLog())
         client.run(simulated.fill, n_entries)

@@ -12,6 +12,7 @@ from commbench.conformance.assertions import assert_raises
 from commbench.errors import UsageError
 from commbench.harness.cases import cases_for, make_workload
 from commbench.harness.measure.cluster import measure_cluster
+from commbench.launchers import members
 from commbench.launchers.base import RunningCluster
 from commbench.model import ClusterSpec, Launch, Placement, Sample, registry
 from commbench.store.emitter import InMemory
@@ -82,7 +83,7 @@ def _check_members(running: RunningCluster, spec: ClusterSpec, protocol: str) ->
     assert len(set(names)) == len(names), f"two workers have one name: {names}"
     strange = [where for where in running.names if not where.startswith(f"{protocol}://")]
     assert not strange, f"these addresses are not of {protocol}: {strange}"
-    known = set(running.client.scheduler_info(n_workers=-1)["workers"])
+    known = set(members.workers_of(running.client))
     assert known == set(running.names), f"the scheduler knows {known}, and names has other keys"
     threads = set(running.client.nthreads().values())
     assert threads == {spec.threads_per_worker}, f"workers have {threads} threads"

@@ -143,7 +143,7 @@ def describe(scheduler: str) -> tuple[str, int, int]:
     """Return the protocol, the number of workers, and the threads of one, of a running cluster."""
     address = scheduler_address(scheduler)
     with _connect_client(address) as client:
-        workers = client.scheduler_info(n_workers=-1)["workers"]
+        workers = members.workers_of(client)
     threads = [int(info["nthreads"]) for info in workers.values()]
     return address.partition("://")[0], len(workers), max(threads, default=1)
 

@@ -51,6 +51,13 @@ def process_location() -> ProcessLocation:
     return ProcessLocation(socket.gethostname(), " ".join(system), os.getpid())
 
 
+def workers_of(client: Any) -> dict[str, Any]:
+    """Return the scheduler's information about each worker by address."""
+    # `Client.scheduler_info` returns a cache, from which the client's own updates remove workers.
+    workers: dict[str, Any] = client.sync(client.scheduler.identity)["workers"]
+    return workers
+
+
 def wait_for(client: Any, spec: ClusterSpec, deadline: float, hint: str = "") -> dict[str, Any]:
     """Wait for the workers of `spec`, and return the scheduler's information about each.
 
@@ -60,7 +67,7 @@ def wait_for(client: Any, spec: ClusterSpec, deadline: float, hint: str = "") ->
         If fewer came until `deadline`, of ``time.monotonic``, or there are more.
     """
     while True:
-        workers: dict[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
+        workers = workers_of(client)
         if len(workers) == spec.n_workers:
             return workers
         if len(workers) > spec.n_workers:

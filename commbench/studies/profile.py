@@ -410,7 +410,7 @@ class _UserCluster(RunningCluster):
 
     def update(self) -> None:
         """Ask which workers there are now."""
-        workers = self.client.scheduler_info(n_workers=-1)["workers"]
+        workers = members.workers_of(self.client)
         self.names = {address: str(info["name"]) for address, info in workers.items()}
         self._known |= self.names
         self.n_threads = max((int(info["nthreads"]) for info in workers.values()), default=1)

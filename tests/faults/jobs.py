@@ -102,7 +102,7 @@ async def _disconnect(dask_worker):
 
 
 def _with_fault(client, fault, amount, compute):
-    first = list(client.scheduler_info()["workers"])[:1]
+    first = list(client.nthreads())[:1]
     if fault == "blocked-loop":
         client.run(_block_loop, amount, workers=first)
     if fault == "memory-pauses":
@@ -233,7 +233,7 @@ def index(client, fault="none", amount=1.0):
 
 def graph(client, fault="none", amount=1.0, tasks=40, megabytes=1.0):
     """Reduce the results of independent tasks in a tree."""
-    workers = list(client.scheduler_info()["workers"])
+    workers = list(client.nthreads())
     if fault == "scheduler":
         tasks = int(1000 * amount)
     if fault == "small-messages":

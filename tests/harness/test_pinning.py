@@ -3,6 +3,7 @@ import pytest
 from commbench.harness import pinning
 from commbench.harness.measure.cluster import until_forgotten
 from commbench.harness.pinning import assign
+from commbench.launchers import members
 from commbench.workloads.device import persist_input
 from commbench.workloads.placement import rebalance
 
@@ -107,7 +108,7 @@ def test_results_are_on_the_same_workers_every_time(client):
     wait(x)
     layouts = [workers_of(client, x @ x.T) for _ in range(5)]
     assert all(layout == layouts[0] for layout in layouts)
-    assert {where for (where,) in layouts[0].values()} == set(client.scheduler_info()["workers"])
+    assert {where for (where,) in layouts[0].values()} == set(client.nthreads())
 
 
 def test_peer_to_peer_shuffles_end_and_use_all_workers(client):
@@ -118,7 +119,7 @@ def test_peer_to_peer_shuffles_end_and_use_all_workers(client):
     (frame,) = (client.persist(frame),)
     shuffled = frame.shuffle("key", shuffle_method="p2p", npartitions=4)
     layout = workers_of(client, shuffled)
-    assert {where for (where,) in layout.values()} == set(client.scheduler_info()["workers"])
+    assert {where for (where,) in layout.values()} == set(client.nthreads())
 
 
 def test_peer_to_peer_shuffles_begin_where_most_of_their_inputs_are(client):
@@ -126,7 +127,7 @@ def test_peer_to_peer_shuffles_begin_where_most_of_their_inputs_are(client):
 
     (x,) = persist_input(client, da.ones((4, 40, 40), chunks=(1, 10, 40)))
     rebalance(client, x)
-    workers = client.scheduler_info()["workers"].items()
+    workers = members.workers_of(client).items()
     first, last = (address for _, address in sorted((each["name"], name) for name, each in workers))
     for _ in range(3):
         # Four independent shuffles with two outputs; each worker has the inputs of two.
@@ -138,7 +139,7 @@ def test_peer_to_peer_shuffles_begin_where_most_of_their_inputs_are(client):
 def test_tasks_that_the_graph_restricts_stay_so(client):
     import dask
 
-    (*_, last) = client.scheduler_info()["workers"]
+    (*_, last) = client.nthreads()
     with dask.annotate(workers=[last], allow_other_workers=False):
         tasks = [dask.delayed(abs)(-n, dask_key_name=("abs", n)) for n in range(4)]
     assert set(workers_of(client, dask.delayed(list)(tasks)).values()) == {(last,)}

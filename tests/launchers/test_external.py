@@ -63,7 +63,7 @@ def measured(dask_cluster, tmp_path_factory):
 
 
 def measure(dask_cluster, owner, output):
-    here, there = owner.scheduler_info(n_workers=-1)["workers"]
+    here, there = owner.nthreads()
     # What moved before is in a worker's log, and stays.
     data = owner.submit(bytes, 1_000_000, workers=[here], key="their-data")
     moved = owner.submit(len, data, workers=[there], key="their-result")

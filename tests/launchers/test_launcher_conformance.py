@@ -7,6 +7,7 @@ import pytest
 import sshd
 
 from commbench.conformance import check_launcher
+from commbench.launchers import members
 from commbench.launchers.base import Launcher, RunningCluster
 
 
@@ -59,7 +60,7 @@ class UncountedCluster(RunningCluster):
             dashboard_address=":0",
         )  # fmt: skip
         self.client = distributed.Client(self._cluster, set_as_default=False)
-        workers = self.client.scheduler_info()["workers"]
+        workers = members.workers_of(self.client)
         self.names = {address: str(info["name"]) for address, info in workers.items()}
         self.pids = (os.getpid(),)
         self.remote_members = frozenset(["first", "second"])

@@ -1,15 +1,27 @@
 import builders
+import dask
 import pytest
+from distributed import Client, LocalCluster
 
 from commbench import backends
 from commbench.backends.tcp import TcpBackend
 from commbench.harness import runner
-from commbench.launchers.members import forwarded_env
+from commbench.launchers.members import forwarded_env, workers_of
 from commbench.model import ClusterSpec, Launch
 
 
 def launch_of(case):
     return Launch(case=case, index=0, block=0, position=0)
+
+
+def test_workers_are_known_while_the_client_updates_its_cache():
+    quiet = {"dashboard_address": ":0", "processes": False, "threads_per_worker": 1}
+    with (
+        dask.config.set({"distributed.client.scheduler-info-interval": "1ms"}),
+        LocalCluster(n_workers=2, **quiet) as cluster,
+        Client(cluster) as client,
+    ):
+        assert {len(workers_of(client)) for _ in range(500)} == {2}
 
 
 def test_variables_of_backend_and_case_are_forwarded_and_no_others(tmp_path, monkeypatch):

@@ -11,7 +11,7 @@ import sshd
 
 from commbench.errors import LaunchError, UnavailableError, UsageError
 from commbench.harness.cases import cases_for
-from commbench.launchers import ssh
+from commbench.launchers import members, ssh
 from commbench.launchers.ssh import SshLauncher
 from commbench.machine import process
 from commbench.model import ClusterSpec
@@ -59,7 +59,7 @@ def test_variables_of_backend_case_and_user_are_forwarded(spec, tmp_path, monkey
             # Other hosts lack the folder; command lines are public.
             assert not {"UCX_LOG_FILE", *secrets} & set(environ)
         assert sorted(cluster.names.values()) == ["0", "1"]
-        workers = cluster.client.scheduler_info()["workers"].values()
+        workers = members.workers_of(cluster.client).values()
         assert {worker["memory_limit"] for worker in workers} == {300_000_000}
         assert not cluster.remote_members
         pids = cluster.foreign_pids

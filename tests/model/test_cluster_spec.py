@@ -11,6 +11,7 @@ from commbench.errors import UsageError
 from commbench.harness import options as run_options
 from commbench.harness import runner
 from commbench.harness.cases import cases_for
+from commbench.launchers import members
 from commbench.launchers.local import LocalLauncher
 from commbench.model import Case, ClusterSpec, Launch, Placement
 from commbench.model.plan import _field
@@ -110,7 +111,7 @@ def test_dask_configuration_and_memory_limit_reach_all_processes(tmp_path, monke
     with LocalLauncher().start(spec, "tcp", tmp_path) as cluster:
         assert set(cluster.client.run(config).values()) == {(0.25, "x-y")}
         assert cluster.client.run_on_scheduler(config) == (0.25, "x-y")
-        workers = cluster.client.scheduler_info()["workers"].values()
+        workers = members.workers_of(cluster.client).values()
         assert {worker["memory_limit"] for worker in workers} == {300_000_000}
 
 

@@ -59,7 +59,7 @@ def compute(client: Client) -> None:
     wait(x)
     assert abs((x + x.T).sum().compute() - 2 * x.sum().compute()) < 1e-6
     announced = set(client.run(lambda dask_worker: dask_worker.address).values())
-    assert announced == set(client.scheduler_info()["workers"])
+    assert announced == set(client.nthreads())
     assert all(address.startswith("mpi://") for address in announced)
 
 
@@ -73,7 +73,7 @@ def exercise(client: Client) -> None:
     data = client.scatter(np.arange(1_000_000), broadcast=True)
     assert client.submit(lambda x: int(x.sum()), data).result() == 499999500000
     assert (client.gather(data) == np.arange(1_000_000)).all()
-    workers = client.scheduler_info()["workers"]
+    workers = client.nthreads()
     assert client.submit(lambda: get_worker().address, pure=False).result() in workers
 
 
@@ -85,7 +85,7 @@ def test_processes_with_nannies_restart_retire_and_leave_nothing() -> None:
         exercise(client)
         client.restart()
         assert client.submit(lambda x: x + 1, 1).result() == 2
-        client.retire_workers(list(client.scheduler_info()["workers"])[:1])
+        client.retire_workers(list(client.nthreads())[:1])
         assert client.submit(lambda: 1, pure=False).result(timeout=240) == 1
         children = psutil.Process().children(recursive=True)
     _, alive = psutil.wait_procs(children, timeout=60)
@@ -107,7 +107,7 @@ def test_adaptive_cluster_grows_and_shrinks() -> None:
         futures = client.map(lambda x: time.sleep(0.05) or x, range(60), pure=False)
         assert client.gather(futures) == list(range(60))
         del futures
-        until(lambda: not client.scheduler_info()["workers"], "no workers after the load")
+        until(lambda: not client.nthreads(), "no workers after the load")
 
 
 @pytest.mark.parametrize("method", or_slow("p2p", "tasks"))
@@ -143,7 +143,7 @@ def test_results_are_right_while_50_workers_join_and_leave() -> None:
             client.wait_for_workers(7, timeout=240)
             joined += 5
             running.scale(2)
-            until(lambda: len(client.scheduler_info()["workers"]) <= 2, "two workers")
+            until(lambda: len(client.nthreads()) <= 2, "two workers")
         done.set()
         thread.join(240)
         assert not thread.is_alive()

@@ -27,6 +27,7 @@ from distributed.metrics import context_meter
 import commbench
 from commbench.errors import LaunchError, UsageError
 from commbench.harness.transfers import TransferLog
+from commbench.launchers import members
 from commbench.model import registry
 from commbench.reports.figures import drawn
 from commbench.studies import profile
@@ -243,14 +244,12 @@ def own(tmp_path):
 def kill_one(client):
     """Kill the process of worker 0, and wait until the scheduler has its successor."""
     (address,) = [
-        address
-        for address, info in client.scheduler_info(n_workers=-1)["workers"].items()
-        if info["name"] == 0
+        address for address, info in members.workers_of(client).items() if info["name"] == 0
     ]
     os.kill(client.run(os.getpid, workers=[address])[address], signal.SIGKILL)
 
     def replaced():
-        workers = client.scheduler_info(n_workers=-1)["workers"]
+        workers = client.nthreads()
         return address not in workers and len(workers) == 2
 
     processes.until(replaced, "a successor")
@@ -612,7 +611,7 @@ def be_joining(dask_worker):
 def test_the_record_has_the_other_workers_when_one_is_leaving_or_joining(own, tmp_path, be):
     with commbench.profile(own, output=tmp_path) as run:
         compute(own)
-        own.run(be, workers=[min(own.scheduler_info(n_workers=-1)["workers"])])
+        own.run(be, workers=[min(own.nthreads())])
     assert run.failures.empty
     assert run.tasks["worker"].nunique() == 2
     assert len(run.transfers) > 0
@@ -628,10 +627,8 @@ def test_workers_that_join_and_leave_are_part_of_the_record(tmp_path):
         client.wait_for_workers(2, timeout=60)
         with run.region("two"):
             compute(client)
-        client.retire_workers(workers=[*client.scheduler_info(n_workers=-1)["workers"]][:1])
-        processes.until(
-            lambda: len(client.scheduler_info(n_workers=-1)["workers"]) == 1, "a worker left"
-        )
+        client.retire_workers(workers=[*client.nthreads()][:1])
+        processes.until(lambda: len(client.nthreads()) == 1, "a worker left")
         compute(client)
     assert set(run.tasks["workload"]) == {"two", "code"}
     assert run.tasks[run.tasks["workload"] == "two"]["worker"].nunique() == 2

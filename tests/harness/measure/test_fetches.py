@@ -176,7 +176,7 @@ def test_a_sample_is_the_mean_fetch_alone_and_the_whole_span_together(exchange):
 
 
 def test_a_slow_pair_with_fewer_fetches_weighs_as_much_as_others(answering, measure, cluster):
-    slow, _ = sorted(cluster.client.scheduler_info()["workers"])
+    slow, _ = sorted(cluster.client.nthreads())
 
     async def answer(real, who, asked):
         if who == slow:
