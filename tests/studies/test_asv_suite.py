@@ -37,8 +37,8 @@ class Checkout(Repository):
 
     def make_asv(self, *variables):
         """Run ``make asv`` with the environment of this process."""
-        ready = f"{sys.prefix}/.ready"
-        return self.start("make", "--old-file", ready, f"VENV={sys.prefix}", "asv", *variables)
+        options = ("--no-print-directory", "--old-file", f"{sys.prefix}/.ready")
+        return self.start("make", *options, f"VENV={sys.prefix}", "asv", *variables)
 
     def start(self, *command, **environ):
         return subprocess.run(
