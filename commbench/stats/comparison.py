@@ -289,7 +289,7 @@ def compare_pairs(
         # Equal medians have no sign, so that fewer outcomes are possible.
         inference.MANN_WHITNEY
         if rank == inference.SIGNED_RANK
-        and len(pairs) * 2 / 2 ** np.count_nonzero(one.medians != two.medians) > alpha
+        and len(pairs) * 2 / 2.0 ** np.count_nonzero(one.medians != two.medians) > alpha
         else rank
         for rank, (one, two) in zip(ranks, pairs, strict=True)
     ]

@@ -9,6 +9,7 @@ from builders import message, sample, wire
 from commbench import stats
 from commbench.analysis import warnings
 from commbench.model import ClusterSpec
+from commbench.stats import inference
 from commbench.stats.comparison import compare_pairs
 
 STEADY = [1.0, 1.01, 1.02, 1.03, 1.04, 1.05]
@@ -156,6 +157,14 @@ def test_pairs_of_which_one_is_equal_have_too_few_signs_for_a_verdict():
     )
     assert result.test == "Mann-Whitney"
     assert result.p_value < 0.05
+
+
+@pytest.mark.parametrize("n", [62, 63, 64, 200])
+def test_many_pairs_are_tested_as_pairs(n):
+    dice = np.random.default_rng(1)
+    block = dice.uniform(1, 3, n)
+    result = verdict(block, block * dice.uniform(1.05, 1.15, n), paired=True)
+    assert (result.verdict, result.test) == ("slower", inference.SIGNED_RANK)
 
 
 def test_a_verdict_needs_the_interval_that_is_printed():
