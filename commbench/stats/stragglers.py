@@ -128,12 +128,17 @@ def comparable(run: Run) -> pd.DataFrame:
     known = run.pairs[[*_NAMES, "n", "bytes", "busy_Bps", "concurrency"]]
     known = known[(known["q50_Bps"] > 0) & (known["n"] >= MIN_TRANSFERS)]
     known = known.assign(q50_Bps=known["q50_Bps"].mask(_overlap(known), known["busy_Bps"]))
-    complete = known["case_id"][known["channel"] == ROUNDS]
-    known = known[(known["channel"] == ROUNDS) | ~known["case_id"].isin(complete)]
+    known = without_repeats(known)
     # A small transfer is mostly latency, so that its rate is lower on the same link.
     size = known["bytes"] / known["n"]
     usual = size.groupby([known[name] for name in _GROUP], observed=True).transform("median")
     return known.loc[size.between(usual / _ALIKE, usual * _ALIKE), _NAMES]
+
+
+def without_repeats(pairs: pd.DataFrame) -> pd.DataFrame:
+    """Return `pairs` without the few that were measured alone where rounds have measured all."""
+    complete = pairs["case_id"][pairs["channel"] == ROUNDS]
+    return pairs[(pairs["channel"] == ROUNDS) | ~pairs["case_id"].isin(complete)]
 
 
 def _overlap(pairs: pd.DataFrame) -> pd.Series[bool]:

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import builders
 import pytest
-from builders import end, sample, transfer, wire
+from builders import end, place, sample, transfer, wire
 from shown import titled, titles
 
 from commbench.reports.html import pair_matrix
@@ -121,18 +121,22 @@ def test_a_slow_worker_is_one_finding(recorded):
 
 
 @pytest.mark.parametrize(
-    ("n_workers", "times", "launches", "lines"),
+    ("n_workers", "times", "launches", "n_ok", "lines"),
     [
-        (2, 3, 6, []),
-        (3, 3, 6, ["No pair of workers is slower than chance explains: a transfer of the slowest "
-                   "one takes 1.0 times as long as that of the median one"]),
-        (3, 3, 5, ["No pair of workers stands out in 5 launches; one that is little slower takes "
-                   "more to be named (--launches 6)"]),
-        (3, 2, 1, ["No pair of workers is named: a pair with fewer than 3 transfers is not tested: "
-                "more --iterations"]),
+        (2, 3, 6, 6, []),
+        (3, 3, 6, 6, ["No pair of workers is slower than chance explains: a transfer of the "
+                      "slowest one takes 1.0 times as long as that of the median one"]),
+        (3, 3, 5, 5, ["No pair of workers stands out in 5 launches; one that is little slower "
+                      "takes more to be named (--launches 6)"]),
+        (3, 3, 6, 1, ["No pair of workers stands out in 1 launch; one that is little slower "
+                      "takes more to be named (--launches 6)"]),
+        (3, 2, 1, 1, ["No pair of workers is named: a pair with fewer than 3 transfers is not "
+                      "tested: more --iterations"]),
     ],
 )  # fmt: skip
-def test_the_opening_answers_whether_a_pair_is_slow(n_workers, times, launches, lines, recorded):
+def test_the_opening_answers_whether_a_pair_is_slow(
+    n_workers, times, launches, n_ok, lines, recorded
+):
     case = builders.case(n_workers=n_workers)
     pairs = itertools.permutations(map(str, range(n_workers)), 2)
     records = [
@@ -140,7 +144,33 @@ def test_the_opening_answers_whether_a_pair_is_slow(n_workers, times, launches, 
         for src, dst in pairs
         for launch in range(launches)
     ]
-    assert [*no_slow_pair(recorded([case], times * records))] == lines
+    ends = [end(case, launch=launch, ok=launch < n_ok) for launch in range(launches)]
+    assert [*no_slow_pair(recorded([case], times * records + ends))] == lines
+
+
+@pytest.mark.parametrize(
+    ("channel", "expected_Bps", "left_out"),
+    [
+        ("gather", {}, " (2 pairs can't be compared)"),
+        ("gather", {"same NUMA": 8e6}, ""),
+        ("rounds", {}, " (2 pairs can't be compared)"),
+    ],
+)
+def test_pairs_of_a_small_class_are_not_called_fast(channel, expected_Bps, left_out, recorded):  # noqa: N803
+    case = builders.case(n_workers=3)
+    records = [
+        place(case, worker, host_id="AAB"[int(worker)], launch=launch)
+        for worker in "012"
+        for launch in range(6)
+    ]
+    for (src, dst), launch in itertools.product(PAIRS, range(6)):
+        seconds = 1.0 if src + dst == "01" else 0.1
+        given = {"src": src, "dst": dst, "launch": launch}
+        records += 3 * [transfer(case, 0, seconds, channel=channel, **given)]
+        for name in ("alone", "again") * (channel == "rounds"):
+            records.append(transfer(case, 0, 0.1, channel=name, **given))
+    (line,) = no_slow_pair(recorded([case], records, expected_Bps=expected_Bps))
+    assert line.endswith("1.0 times as long as that of the median one" + left_out)
 
 
 def test_many_slow_links_have_four_findings(recorded):

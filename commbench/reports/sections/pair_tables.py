@@ -26,7 +26,14 @@ from commbench.reports.sections import (
     some,
 )
 from commbench.stats import MIN_LAUNCHES
-from commbench.stats.stragglers import MIN_PAIRS, MIN_SLOWDOWN, MIN_TRANSFERS, comparable
+from commbench.stats.selection import counted
+from commbench.stats.stragglers import (
+    MIN_PAIRS,
+    MIN_SLOWDOWN,
+    MIN_TRANSFERS,
+    comparable,
+    without_repeats,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -294,33 +301,34 @@ def opening(run: Run) -> Iterator[str]:
 
 def no_slow_pair(run: Run) -> Iterator[str]:
     """Yield that no pair is slow, if there are enough pairs to tell; slow ones are findings."""
-    group = ["case_id", "channel", "link"]
-    groups = run.pairs.groupby(group, observed=True)
+    group, pairs = ["case_id", "channel", "link"], without_repeats(run.pairs)
+    groups = pairs.groupby(group, observed=True)
     large = groups.size() >= MIN_PAIRS
     if large.any() and run.slow_pairs.empty:
-        compared = comparable(run).groupby(group, observed=True)
-        tested = (groups["n"].min() >= MIN_TRANSFERS)[large].all()
-        rates = compared["q50_Bps"]
-        ratio = (rates.median() / rates.min())[rates.size() >= MIN_PAIRS].max()
-        n_compared = rates.size().reindex(large.index, fill_value=0)
-        n_left_out = int((groups.size() - n_compared)[large].sum())
-        n_launches = int(run.transfers["launch"].nunique())
+        enough = (groups["n"].min() >= MIN_TRANSFERS)[large].all()
+        rates = comparable(run).groupby(group, observed=True)["q50_Bps"]
+        tested = rates.size() >= MIN_PAIRS
+        ratio = (rates.median() / rates.min())[tested].max()
+        tested |= tested.index.isin([*run.manifest.expected_Bps], level="link")
+        n_left_out = len(pairs) - int(rates.size()[tested].sum())
+        left_out = f" ({plural(n_left_out, 'pair')} can't be compared)" * (n_left_out > 0)
+        log = counted(run.transfers[["case_id", "launch", "iteration"]], run)
+        launches = log.groupby("case_id", observed=True)["launch"].nunique()
+        n_launches = launches[tested.index[tested].unique("case_id")].min()
         few = f"a pair with fewer than {MIN_TRANSFERS} transfers is not tested: more --iterations"
-        if not tested:
+        if not enough:
             yield f"No pair of workers is named: {few}"
         elif math.isnan(ratio):
             yield "Pairs of workers can't be compared: batches overlap, or sizes differ too much"
         elif n_launches < MIN_LAUNCHES:
             yield (
-                f"No pair of workers stands out in {plural(n_launches, 'launch')}; one that is "
-                f"little slower takes more to be named (--launches {MIN_LAUNCHES})"
+                f"No pair of workers stands out in {plural(n_launches, 'launch')}{left_out}; one "
+                f"that is little slower takes more to be named (--launches {MIN_LAUNCHES})"
             )
         else:
             yield (
                 f"No pair of workers is slower than chance explains: a transfer of the slowest one "
-                f"takes {ratio:.1f} times as long as that of the median one"
-                + f" ({n_left_out} pairs can't be compared)"
-                * (n_left_out > 0)
+                f"takes {ratio:.1f} times as long as that of the median one{left_out}"
             )
 
 
