@@ -117,7 +117,8 @@ class Tool(ABC):
         n_messages, n_warmups
             The numbers of measured messages, and of warm-up messages before them.
         window
-            The number of messages in flight; unused for ``latency``.
+            The number of messages in flight, none of which is acknowledged; unused for
+            ``latency``.
         device
             ``cpu`` or ``gpu``: the memory of the messages.
         scratch

@@ -107,6 +107,20 @@ def test_tables_of_each_mode(recorded, mode, what, cell, words, scope):
     assert mode != "multi-pair" or made[1].rows[0][1] == "500,000"
 
 
+TOOL = {"layer": "raw", "tool": "ucx_perftest", "verified": False, "cpu_seconds": 0.0}
+
+
+@pytest.mark.parametrize(("mode", "n"), [("bandwidth", 1), ("message-rate", 1), ("latency", 0)])
+def test_streams_of_a_tool_are_not_called_acknowledged(recorded, mode, n):
+    params = {"mode": mode, "window": 64}
+    tcp, ucx = (builders.case(name, "pingpong", params=params) for name in ("tcp", "ucx:shm"))
+    records = [message(tcp, 2e-6, 1, layer="raw"), message(ucx, 1e-6, 1, **TOOL)]
+    records += [message(case, 2e-6, 1) for case in (tcp, ucx)]
+    notes = [table.note for table in tables_by_size(recorded([tcp, ucx], builders.ended(records)))]
+    words = "raw of ucx is ucx_perftest: no message is acknowledged"
+    assert [note.count(words) for note in notes] == [n] + [0] * (len(notes) - 1)
+
+
 @pytest.mark.parametrize(
     ("layer", "words", "scope"),
     [
@@ -139,7 +153,7 @@ def test_latency_under_load_has_the_bandwidth_of_the_load(recorded):
 
 def test_unknown_cpu_time_has_no_table(recorded):
     case = builders.case("ucx", "pingpong")
-    raw = message(case, 2e-6, 1, layer="raw", cpu_seconds=0.0, verified=False, tool="ucx_perftest")
-    titles = [table.title for table in tables_by_size(recorded([case], builders.ended([raw])))]
+    run = recorded([case], builders.ended([message(case, 2e-6, 1, **TOOL)]))
+    titles = [table.title for table in tables_by_size(run)]
     assert len(titles) == 2
     assert not any("CPU" in title for title in titles)

@@ -19,6 +19,7 @@ from commbench.model import LAYERS
 from commbench.model.units import format_message_size
 from commbench.reports.figures import style
 from commbench.reports.sections import median_bandwidth, median_time
+from commbench.reports.sections.message_tables import streaming_tools
 
 ROW_IN = 3.1
 SPARSE_FROM_RATIO = 16
@@ -49,7 +50,7 @@ def plot_sizes(run: Run) -> Figure | None:
     figure, (part,) = style.new_figure(
         [ROW_IN * len(rows)],
         _title(rows, modes) + f" ({style.launches(points)})",
-        _meaning({modes[case_id] for case_id in points.case_id})
+        _meaning(run, points.assign(mode=points.case_id.map(modes)))
         + " Line = median of the launches' medians"
         + style.interval("band", points.confidence)
         + MODES * bool(points.low_mode_s.notna().any())
@@ -87,8 +88,8 @@ def _title(rows: list[tuple[tuple[str, str], pd.DataFrame]], modes: dict[str, st
     return f"Ping-pong between {between}, {which}{mode}"
 
 
-def _meaning(modes: set[str]) -> str:
-    said = []
+def _meaning(run: Run, points: pd.DataFrame) -> str:
+    said, modes = [], {*points["mode"]}
     if modes & set(stats.LATENCY_MODES):
         said.append(
             "Latency = half the round trip. Bandwidth = message size ÷ latency, with one message "
@@ -101,10 +102,12 @@ def _meaning(modes: set[str]) -> str:
             "Of several pairs at once: time per message = the time in which all pairs streamed ÷ "
             "the messages of all. Bandwidth, of all pairs together = message size ÷ that time."
         )
-    if modes - {*stats.LATENCY_MODES, "multi-pair"}:
+    in_windows = points[~points["mode"].isin([*stats.LATENCY_MODES, "multi-pair"])]
+    if len(in_windows):
         said.append(
             "In windows of messages: time per message = a window's time ÷ its messages, those of "
             "both directions if bidirectional. Bandwidth = message size ÷ that time."
+            + streaming_tools(run, in_windows)
         )
     return " ".join(said)
 

@@ -104,7 +104,7 @@ def _columns_by_size(
         both = ", both directions counted" if mode == "bidirectional" else ""
         note = (
             f"{windows.capitalize()}{both}: {median}; one sample is one window's time over its "
-            f"messages. {meaning}{warmup(group)}"
+            f"messages. {meaning}{streaming_tools(run, group)}{warmup(group)}"
         )
         yield what, texts, note
     if group["cpu_s"].notna().any():
@@ -211,15 +211,30 @@ def _layer_meaning(run: Run, layers: list[str], group: pd.DataFrame) -> str:
         "worker": "worker: a fetch, which is a request and its answer; not halved.",
     }
     said = [words[layer] for layer in layers]
-    samples = run.samples[run.samples["case_id"].isin(group["case_id"])]
-    for tool, rows in samples[samples["tool"] != ""].groupby("tool"):
-        variants = (run.cases[case_id].variant for case_id in rows["case_id"].unique())
-        heads = {variant.partition(":")[0] for variant in variants}
-        said.append(
-            f"raw of {' and '.join(sorted(heads))} is {tool}, whose payloads can't be verified; "
-            "progress modes make no difference to it."
-        )
+    said += [
+        f"raw of {backends} is {tool}, whose payloads can't be verified; progress modes make no "
+        "difference to it."
+        for tool, backends in _tools(run, group)
+    ]
     return " ".join(said)
+
+
+def _tools(run: Run, table: pd.DataFrame) -> Iterator[tuple[str, str]]:
+    """Yield each tool that measured a layer of the table, and the names of its backends."""
+    samples = run.samples[run.samples["case_id"].isin(table["case_id"])]
+    samples = samples[(samples["tool"] != "") & samples["layer"].isin(table["layer"])]
+    for tool, rows in samples.groupby("tool"):
+        variants = (run.cases[case_id].variant for case_id in rows["case_id"].unique())
+        yield str(tool), " and ".join(sorted({name.partition(":")[0] for name in variants}))
+
+
+def streaming_tools(run: Run, table: pd.DataFrame) -> str:
+    """Return sentences on the tools that measured streams of the table, or an empty string."""
+    return "".join(
+        f" raw of {backends} is {tool}: no message is acknowledged, and one sample is the mean of "
+        "a launch."
+        for tool, backends in _tools(run, table)
+    )
 
 
 BY_LAYER = Section(

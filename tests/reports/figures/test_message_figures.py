@@ -150,6 +150,18 @@ def test_words_of_each_mode(mode, shown):
     assert ("time per message (log scale)" in words) == (mode["mode"] != "loaded-latency")
 
 
+@pytest.mark.parametrize("mode", ["bandwidth", "latency"])
+def test_the_caption_names_the_tool_of_streams(mode):
+    case, records = pingpong("ucx", layers=("raw",), sizes=SIZES, mode=mode)
+    records = [
+        dataclasses.replace(record, tool="ucx_perftest", verified=False)
+        if hasattr(record, "tool") else record
+        for record in records
+    ]  # fmt: skip
+    words = " ".join(caption(plot_sizes(in_memory([case], records))).split())
+    assert ("raw of ucx is ucx_perftest: no message is" in words) == (mode == "bandwidth")
+
+
 # --- layers ------------------------------------------------------------------------------------
 
 SIZES = (1, 64 << 10, 8 << 20)
