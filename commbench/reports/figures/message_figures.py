@@ -30,8 +30,8 @@ LOG_FROM_RATIO = 20
 MAX_PANELS = 4
 LINE_IN = 0.3
 ASIDE_PT = 47
-MODES = " Open markers = the two modes into which launches split."
 """The width of a column of numbers to the right of the bars."""
+MODES = " Open markers = the two modes into which launches split."
 
 
 @style.styled
@@ -93,7 +93,7 @@ def _meaning(run: Run, points: pd.DataFrame) -> str:
     if modes & set(stats.LATENCY_MODES):
         said.append(
             "Latency = half the round trip. Bandwidth = message size ÷ latency, with one message "
-            "under way at a time."
+            "under way at a time." + _not_halved(points)
         )
     if "loaded-latency" in modes:
         said.append("Under load: while large messages stream to the peer over a second connection.")
@@ -110,6 +110,12 @@ def _meaning(run: Run, points: pd.DataFrame) -> str:
             + streaming_tools(run, in_windows)
         )
     return " ".join(said)
+
+
+def _not_halved(points: pd.DataFrame) -> str:
+    """Return what a time is at layers where it is not half a round trip."""
+    texts = {"memcpy": " memcpy: one copy.", "worker": " worker: a fetch, not halved."}
+    return "".join(text for layer, text in texts.items() if (points["layer"] == layer).any())
 
 
 def _draw(left: Axes, right: Axes, line: pd.DataFrame, look: style.Style, shift: float) -> None:
@@ -224,8 +230,7 @@ def plot_layers(run: Run) -> Figure | None:
         " adds to those below it. Numbers = the whole time at each layer. A line ends at the time"
         " of a layer that takes longer than one above it. Medians of the launches' medians; two"
         " numbers, and a pale end of a bar = launches split into two modes."
-        + (" memcpy: one copy. " if "memcpy" in layers else " ")
-        + ("worker: a fetch, not halved." if "worker" in layers else "")
+        + _not_halved(table)
         + style.not_shown(run, groups, set(table["case_id"])),
         [
             *(Patch(facecolor=style.LAYERS[layer], label=layer) for layer in layers),

@@ -150,6 +150,13 @@ def test_words_of_each_mode(mode, shown):
     assert ("time per message (log scale)" in words) == (mode["mode"] != "loaded-latency")
 
 
+@pytest.mark.parametrize("plot", [plot_sizes, plot_layers])
+@pytest.mark.parametrize("layers", [LAYERS, ("raw", "comm")])
+def test_the_caption_says_which_times_are_not_halved(plot, layers):
+    words = caption(plot(layered("tcp", layers=layers)))
+    assert ("memcpy: one copy. worker: a fetch, not halved." in words) == (layers == LAYERS)
+
+
 @pytest.mark.parametrize("mode", ["bandwidth", "latency"])
 def test_the_caption_names_the_tool_of_streams(mode):
     case, records = pingpong("ucx", layers=("raw",), sizes=SIZES, mode=mode)
