@@ -137,6 +137,18 @@ def test_fetches_and_copies_are_not_half_a_round_trip(recorded, layer, words, sc
     assert cpu.title.endswith(scope)
 
 
+@pytest.mark.parametrize(
+    ("layers", "shown"),
+    [(LAYERS, {"coroutine", "comm"}), (("worker",), {"worker"}), (("raw", "worker"), set())],
+)
+def test_idle_cores_are_shown_for_layers_with_the_same_processes(recorded, layers, shown):
+    case = builders.case("tcp", "pingpong")
+    records = [message(case, 2e-6, 1000, layer=layer) for layer in layers]
+    run = recorded([case], builders.ended([*records, builders.idle(case)]))
+    named = {t.title for t in tables_by_size(run) if "nothing is sent: tcp 0.05." in t.note}
+    assert named == {f"pingpong, {layer} layer: latency" for layer in shown}
+
+
 def test_latency_under_load_has_the_bandwidth_of_the_load(recorded):
     params = {"mode": "loaded-latency", "window": 64, "load_size": 1 << 20}
     case = builders.case("tcp", "pingpong", params=params)

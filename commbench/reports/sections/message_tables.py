@@ -69,8 +69,12 @@ def _columns_by_size(
     if mode == "latency":
         idle = {row.backend: idle_cores(row.idle_cores) for row in group.itertuples()}
         cores = ", ".join(f"{name} {text}" for name, text in idle.items())
+        cores = f" Cores in use while nothing is sent: {cores}."
+        measured = {*run.costs.loc[run.costs["case_id"] == case.id, "layer"]}
+        # Other layers have other processes, or wait in another way.
+        cores *= layer in ("coroutine", "comm") or measured == {"worker"}
         what = _IS.get(layer, "Half the round trip: ")
-        note = f"{what}{median}. Cores in use while nothing is sent: {cores}.{warmup(group)}"
+        note = f"{what}{median}.{cores}{warmup(group)}"
         yield "latency", times, note
         one_way = "Message size / latency: one message at a time, in one direction at a time."
         yield "bandwidth", bandwidths, _MOVES.get(layer, one_way)
