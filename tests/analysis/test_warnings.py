@@ -208,6 +208,9 @@ def test_sizes_that_spread_are_counted():
     records = messages(case, sizes=(1, 64, 8192), spread=lambda n: 0.4 if n == 8192 else 0.01)
     warning = warned(records, cases=[case])
     assert " in pingpong over tcp, comm, 8 KiB (1 of 3 sizes)" in warning
+    records += messages(case, layer="worker", sizes=(1, 64))
+    warning = warned(records, cases=[case])
+    assert " in pingpong over tcp, comm, 8 KiB (1 of 5 combinations of layer and size)" in warning
 
 
 @pytest.mark.parametrize(("comm_s", "warns"), [(0.5, True), (0.005, True), (0.002, False)])
