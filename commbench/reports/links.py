@@ -80,16 +80,14 @@ class LinkReport:
         return table.assign(expected_Bps=expected_Bps, share=table["alone_Bps"] / expected_Bps)
 
     @cached_property
-    def congestion(self) -> pd.Series[float]:
-        """The rate in rounds as a share of that alone, of each pair with both."""
+    def congestion(self) -> dict[str, pd.Series[float]]:
+        """The rate in rounds as a share of that alone, of each pair with both, by variant."""
         key = ["case_id", "src", "dst"]
-        rates = {
-            channel: pairs.astype(dict.fromkeys(key, "str")).set_index(key)["q50_Bps"]
-            for channel, pairs in self.run.pairs.groupby("channel", observed=True)
-        }
-        if ALONE not in rates or ROUNDS not in rates:
-            return self.run.pairs["q50_Bps"].iloc[:0]
-        return (rates[ROUNDS] / rates[ALONE]).dropna()
+        pairs = self.run.pairs.astype(dict.fromkeys([*key, "channel"], "str"))
+        rates = pairs.pivot(index=key, columns="channel", values="q50_Bps")
+        rates = rates.reindex(columns=[ALONE, ROUNDS])
+        shares = dict(iter((rates[ROUNDS] / rates[ALONE]).dropna().groupby("case_id")))
+        return {c.variant: shares[c.id] for c in self.run.suite.cases if c.id in shares}
 
     @cached_property
     def not_judged(self) -> list[str]:
@@ -138,10 +136,11 @@ class LinkReport:
         yield from (f"Not judged: {text}" for text in self.not_judged)
 
     def _congestion(self) -> Iterator[str]:
-        if len(share := self.congestion):
+        for variant, share in self.congestion.items():
+            over = f" over {variant}" * (len(self.run.suite.cases) > 1)
             yield (
-                f"While all others exchange, too, a link has {share.median():.0%} of its rate "
-                f"alone (median of {plural(len(share), 'link')}, least {share.min():.0%})."
+                f"While all others exchange, too, a link{over} has {share.median():.0%} of its "
+                f"rate alone (median of {plural(len(share), 'link')}, least {share.min():.0%})."
             )
 
     def _table(self) -> Table:
@@ -176,7 +175,6 @@ class LinkReport:
 
     def document(self) -> str:
         """Return the conclusion and its numbers as JSON, in base units."""
-        share = self.congestion
         return json.dumps(
             {
                 "run": str(self.run.path),
@@ -186,7 +184,7 @@ class LinkReport:
                 "slow_pairs": self.run.slow_pairs.to_dict("records"),
                 "slow_latencies": self.run.slow_latencies.to_dict("records"),
                 "classes": self.classes.to_dict("records"),
-                "share_in_rounds": share.median(),
+                "share_in_rounds": {name: s.median() for name, s in self.congestion.items()},
                 "links": self.links.to_dict("records"),
             }
         )

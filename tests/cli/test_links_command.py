@@ -63,6 +63,27 @@ def test_fine_links_are_all_that_the_first_sentence_is_about(recorded):
     assert row["typical_Bps"] == pytest.approx(RATE)
 
 
+def test_the_share_of_the_rate_alone_is_that_of_each_backend(recorded):
+    cases, records = [], []
+    for backend, share in (("tcp", 0.3), ("mpi", 0.9)):
+        case = builders.case(backend, "links", n_workers=HOSTS, params={"sizes": [8_000_000]})
+        cases.append(case)
+        for src, dst in itertools.permutations("0123", 2):
+            channels = {"rounds": 1.0, "alone": share} if src < dst else {"rounds": 1.0}
+            records += [
+                builders.transfer(case, 9 * i, 9 * i + seconds, src=src, dst=dst, channel=channel)
+                for channel, seconds in channels.items()
+                for i in range(3)
+            ]
+            records.append(builders.round_trip(case, 2e-3, src=src, dst=dst))
+    report = LinkReport(recorded(cases, builders.ended(records)))
+    for backend, share in (("tcp", "30%"), ("mpi", "90%")):
+        alone = f"{share} of its rate alone (median of 6 links, least {share})"
+        assert f"a link over {backend} has {alone}" in lines(report)
+    shares = json.loads(report.document())["share_in_rounds"]
+    assert shares == {"tcp": pytest.approx(0.3), "mpi": pytest.approx(0.9)}
+
+
 def test_a_slow_link_is_named_first_with_its_hosts(recorded):
     report = measured(recorded, [("0", "1"), ("1", "0")])
     assert report.outcome == "faulty"
