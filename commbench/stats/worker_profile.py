@@ -107,12 +107,18 @@ def profile_shares(profiles: pd.DataFrame, run: Run) -> pd.DataFrame:
     DataFrame
         One row per case and ``process`` (``workers``, ``scheduler`` or ``client``) with
         ``workload``, ``backend``, ``n_iterations`` (summed over processes) and for every part
-        Σ part / Σ wall time, named without ``_s``. The shares of an account add up to 1.
+        Σ part / Σ wall time of the rows in which it is known, named without ``_s``. If ``poll_s``
+        is known in some, only these count for the loop. The shares of an account add up to 1.
     """
     parts = [*TASK_PARTS, *LOOP_PARTS, *_EXTRA]
     group = [*_KEY[:1], "workload", "backend", "process"]
     grouped = profiles.groupby(group, sort=False)
-    sums = grouped[parts].sum(min_count=1).div(grouped["wall_s"].sum(), axis=0)
+    # Where poll_s is unknown, messages_s includes it.
+    is_mixed = profiles["poll_s"].isna() & (grouped["poll_s"].transform("count") > 0)
+    known = profiles.assign(**{name: profiles[name].mask(is_mixed) for name in LOOP_PARTS})
+    wall_s = known.assign(**known[parts].notna().mul(known["wall_s"], axis=0))
+    sums = known.groupby(group, sort=False)[parts].sum(min_count=1)
+    sums /= wall_s.groupby(group, sort=False)[parts].sum()
     sums = sums.rename(columns={name: name.removesuffix("_s") for name in parts})
     table = sums.assign(n_iterations=grouped.size()).reset_index()
     rank = table["process"].map({"workers": 0, "scheduler": 1, "client": 2})

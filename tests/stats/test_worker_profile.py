@@ -151,6 +151,11 @@ def test_poll_time_is_unknown_where_tasks_went_on_in_the_idle_time(recorded):
     row = next(stats.worker_profiles(run).itertuples())
     assert math.isnan(row.poll_s)
     assert row.messages_s == 6.0
+    # The shares are those of the iteration in which it is known.
+    known = [sample(CASE, 10.0, iteration=1), thread_time(CASE, role="loop", iteration=1, **loop)]
+    run = recorded([CASE], [*records, *known])
+    (shares,) = stats.profile_shares(stats.worker_profiles(run), run).itertuples()
+    assert (shares.poll, shares.messages, shares.asleep) == pytest.approx((0.5, 0.1, 0.4))
 
 
 def test_poll_time_is_unknown_where_turns_were_not_counted(recorded):
@@ -165,6 +170,8 @@ def test_gil_contention_is_unknown_where_not_measured(recorded):
     run = recorded([CASE], [*records, activity(CASE, "gil", "contention", 2.5)])
     assert profile_of(run).gil_s == 2.5
     assert math.isnan(profile_of(run, "1").gil_s)
+    (shares,) = stats.profile_shares(stats.worker_profiles(run), run).itertuples()
+    assert shares.gil == 0.25
 
 
 def test_shares_are_pooled_by_kind_of_process(recorded):
