@@ -241,6 +241,17 @@ def test_equal_software_rarely_fails_however_much_its_launches_spread(spread):
     assert n_failed / 300 < 0.07
 
 
+def test_limits_are_those_of_all_values_that_are_checked():
+    reference = references_of.Reference(
+        system="*", workload="merge", backend="tcp", unit="s", value=2.0, spread=0.1, launches=6
+    )
+    # 0.975 alone, 0.99875 of twenty.
+    for n_checks, quantile in ((1, 2.5706), (20, 5.6042)):
+        factor = np.exp(quantile * np.sqrt(np.pi / 2) * 0.1 * np.sqrt(1 / 6 + 1 / 9))
+        limits = reference.limits(9, n_checks)
+        assert limits == pytest.approx((2.0 / factor, 2.0 * factor), rel=1e-4)
+
+
 def test_doubled_time_fails_unless_the_reference_is_too_uncertain(path, tmp_path):
     known = {"value": "1.0", "lower": "", "upper": "", "spread": "0.05", "launches": "6"}
     assert check(path, "--reference", references(tmp_path, known)).exit_code == 3
