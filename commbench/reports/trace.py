@@ -116,7 +116,7 @@ def _tasks(tasks: pd.DataFrame, processes: dict[str, int], began_s: float) -> It
 def _fetches(fetches: pd.DataFrame, processes: dict[str, int], began_s: float) -> Iterator[_Event]:
     lanes: dict[tuple[int, int], list[float]] = {}
     fetches = fetches[fetches["stop_s"] >= fetches["start_s"]].sort_values("start_s")
-    for number, row in enumerate(fetches.itertuples()):
+    for row in fetches.itertuples():
         start_s, stop_s = row.start_s - began_s, row.stop_s - began_s
         ends = {}
         for kind, worker, first, what in (
@@ -134,7 +134,8 @@ def _fetches(fetches: pd.DataFrame, processes: dict[str, int], began_s: float) -
         for kind, (pid, tid) in ends.items():
             yield _slice(name, "fetch", pid, tid, start_s, stop_s - start_s, **size)
             ts = (start_s if kind == "s" else stop_s) * 1e6
-            event = {"ph": kind, "name": "fetch", "cat": "fetch", "id": number, "ts": ts}
+            # Viewers match the ends of arrows by this number in the whole trace.
+            event = {"ph": kind, "name": "fetch", "cat": "fetch", "id": row.Index, "ts": ts}
             yield {**event, "pid": pid, "tid": tid, **({"bp": "e"} if kind == "f" else {})}
     for receiver, rows in fetches.sort_values("stop_s").groupby("dst", observed=True):
         totals = zip(rows["stop_s"], rows["nbytes"].cumsum(), strict=True)

@@ -92,6 +92,18 @@ def test_an_arrow_leads_from_each_sender_to_its_receiver(made):
         assert arrow["s"]["pid"] != arrow["f"]["pid"]
 
 
+def test_no_arrow_leads_from_one_case_to_another(recorded):
+    cases, records = [builders.case(name, n_workers=2) for name in ("tcp", "mpi")], []
+    for case, start_s, stop_s in zip(cases, (0.1, 0.2), (0.5, 0.3), strict=True):
+        records += [sample(case, 1.0), task(case, 0, 1), transfer(case, start_s, stop_s)]
+    made = events(recorded(cases, builders.ended(records)))
+    arrows = {}
+    for event in made:
+        if event["ph"] in "sf":
+            arrows.setdefault(event["id"], []).append((event["ph"], event["pid"]))
+    assert [*arrows.values()] == [[("s", 1), ("f", 2)], [("s", 3), ("f", 4)]]
+
+
 def test_a_counter_has_the_bytes_that_each_worker_has_received(made):
     counts = [(e["pid"], e["args"]["bytes received"]) for e in made if e["ph"] == "C"]
     assert sorted(counts) == [(1, 30), (2, 20), (2, 30)]
