@@ -36,6 +36,7 @@ from commbench.reports.sections.differences import (
     task,
     verdict_cells,
 )
+from commbench.stats.selection import outer_regions
 
 _MAX_OPENING = 12
 """The maximum cases of which the opening shows the times."""
@@ -136,6 +137,11 @@ def _region_table(run: Run, table: pd.DataFrame, title: str = "") -> Table:
     """Return the times of the regions of a user's code."""
     raised = run.regions["iteration"][run.regions["error"] != ""]
     n_left_out = int((~raised.isin(run.measured["iteration"])).sum())
+    is_nested = bool(table["case_id"].isin(outer_regions(run)["case_id"]).any())
+    notes = (
+        f"{n_left_out} of {len(run.regions)} entries raised, and don't count." * (n_left_out > 0),
+        "moved: without the regions within a region; CPU s: with them." * is_nested,
+    )
     return Table.from_columns(
         title,
         {
@@ -146,7 +152,7 @@ def _region_table(run: Run, table: pd.DataFrame, title: str = "") -> Table:
             "moved": quantities(format_bytes, table.moved_bytes),
             "CPU s": map(number, table.cpu_s),
         },
-        f"{n_left_out} of {len(run.regions)} entries raised, and don't count." * (n_left_out > 0),
+        " ".join(filter(None, notes)),
         text_columns={BAR},
     )
 
