@@ -16,7 +16,7 @@ A file has one table per expected number::
     lower = -0.1                # takes precedence: at most 10 % below
     upper = 0.1                 # without a spread, what is absent is no limit
 
-For a ping-pong, ``layer`` and ``message_bytes`` select one of its numbers.
+If a case has several numbers, ``layer`` and ``message_bytes``, as in JSON, select one.
 """
 
 from __future__ import annotations
@@ -216,7 +216,8 @@ def _value(run: Run, reference: Reference) -> tuple[float, int]:
     if reference.layer is not None:
         rows = rows[rows["layer"] == reference.layer]
     if reference.message_bytes is not None:
-        rows = rows[rows["payload_bytes"] == reference.message_bytes]
+        sizes = [run.message_bytes(*key) for key in rows[GROUP].itertuples(index=False)]
+        rows = rows[np.array(sizes) == reference.message_bytes]
     if len(cases) > 1 or len(rows) > 1:
         raise UsageError(
             f"{reference.name}: {max(len(cases), len(rows))} numbers of {run.manifest.id} are "
@@ -278,7 +279,8 @@ def render_references(run: Run) -> str:
             "cluster": {key: getattr(case.cluster, key) for key in _CLUSTER},
         }  # fmt: skip
         if row.layer != "workload":
-            lines |= {"layer": row.layer, "message_bytes": int(row.payload_bytes)}
+            size = run.message_bytes(row.case_id, row.layer, row.payload_bytes)
+            lines |= {"layer": row.layer, "message_bytes": size}
         lines |= {
             "metric": "time", "value": float(f"{row.median_s:.4g}"), "unit": "s",
         }  # fmt: skip

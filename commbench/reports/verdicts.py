@@ -325,7 +325,7 @@ def check_text(run: Manifest, checks: Sequence[Check]) -> str:
             "result": map(_result, checks),
         },
         "Measured: the median over launches of each launch's median, or the workload's bytes over "
-        "it. MISSING: no launch ended well.",
+        "it. MISSING: no such layer or size, or no launch ended well.",
         {"result"},
     )
     title = f"{len(checks)} checked, {n_failed} failed: {run.suite.name} · {started_at(run)}"

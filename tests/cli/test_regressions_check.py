@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import builders
 import numpy as np
 import pytest
-from processes import invoke, usage_error
+from processes import invoke, report, usage_error
 
 from commbench.analysis import references as references_of
 
@@ -185,7 +185,26 @@ def test_size_that_was_not_measured_fails(path, tmp_path):
     table = {"workload": '"pingpong"', "message_bytes": "16", "value": "8", "unit": '"ms"'}
     result = check(path, "--reference", references(tmp_path, table))
     assert result.exit_code == 3
-    assert "MISSING" in result.stdout
+    assert "MISSING: no such layer or size, or no launch ended well" in " ".join(
+        result.stdout.split()
+    )
+
+
+def test_the_size_of_all_pairs_at_once_is_that_of_a_block_as_in_json(tmp_path):
+    case = builders.case(workload="all-to-all", n_workers=4)
+    block = 16 * 2**20
+    records = [
+        builders.message(case, 0.5, 12 * block, launch=n, layer="together") for n in range(6)
+    ]
+    run = builders.written(tmp_path, [case], builders.ended(records), environment=NODE1).path
+    (row,) = report(run)["cases"]
+    table = {"workload": '"all-to-all"', "message_bytes": row["message_bytes"], "value": "0.5"}
+    result = check(run, "--reference", references(tmp_path, table))
+    assert result.exit_code == 0, result.output
+    check(run, "--write-reference", tmp_path / "new.toml")
+    (reference,) = tomllib.loads((tmp_path / "new.toml").read_text())["reference"]
+    assert reference["message_bytes"] == row["message_bytes"] == block
+    assert check(run, "--reference", tmp_path / "new.toml").exit_code == 0
 
 
 @pytest.mark.parametrize("records", [[], [builders.end(CASES[0], ok=False)]])
