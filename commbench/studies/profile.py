@@ -450,6 +450,10 @@ class _Blocking:
         """Return the answers of workers by address, without those that are lost meanwhile."""
         from distributed.comm import CommClosedError
 
+        if "workers" in kwargs:
+            # The scheduler would try for 30 s to connect to one that has left.
+            known = self.nthreads()
+            kwargs["workers"] = [each for each in kwargs["workers"] if each in known]
         lost = (CommClosedError, ConnectionError, TimeoutError)
         answers = self.__getattr__("run")(function, *args, on_error="return", **kwargs)
         kept = {

@@ -724,6 +724,16 @@ def test_a_worker_that_is_lost_has_no_answer(error):
     assert profile._Blocking(client).run(os.getpid) == {"a": 1}
 
 
+def test_a_worker_that_has_left_is_not_asked(own):
+    gone, other = own.nthreads()
+    own.retire_workers(workers=[gone])
+    processes.until(lambda: gone not in own.nthreads(), "a worker left")
+    began = time.monotonic()
+    assert [*profile._Blocking(own).run(os.getpid, workers=[gone, other])] == [other]
+    # Dask tries for 30 s to connect.
+    assert time.monotonic() - began < 20
+
+
 def test_an_error_of_a_function_on_a_worker_is_raised():
     answers = {"a": 1, "b": PermissionError("/proc/1/stat")}
     client = SimpleNamespace(asynchronous=False, run=lambda *_, **__: answers)
