@@ -521,8 +521,6 @@ class _Observer:
             recorder = Recorder(file, store.path, "profile")
             self._emit = AnonymousRecorder(recorder) if self._anonymize else recorder
             try:
-                # The first call makes the scheduler record its task stream.
-                cluster.client.get_task_stream()
                 cluster.client.run_on_scheduler(timing.keep_tasks, _MAX_TASKS)
                 began, self._is_recording = time.perf_counter(), True
                 try:

@@ -224,7 +224,6 @@ def test_commbench_has_less_than_2_percent_of_the_scheduler_of_64_workers(placem
         client = cluster.client
         work.prepare(client)
         with plugins.installed(cluster, *plugins.meters(cluster), *pins):
-            client.get_task_stream()
             client.run_on_scheduler(keep_tasks, None)
             client.run_on_scheduler(plugins.start)
             for number in range(N_ITERATIONS):

@@ -130,6 +130,17 @@ def test_the_result_and_the_cluster_are_unchanged(recorded, started):
     assert after == before
 
 
+def test_a_dashboard_that_is_opened_in_a_profile_goes_on_after_it(own, tmp_path):
+    def open_dashboard(dask_scheduler):
+        dask_scheduler.get_task_stream()
+        dask_scheduler.shown = dask_scheduler.plugins["task-stream"]
+
+    with commbench.profile(own, output=tmp_path):
+        own.run_on_scheduler(open_dashboard)
+    assert own.submit(sum, [1, 2]).result() == 3
+    assert own.run_on_scheduler(lambda dask_scheduler: dask_scheduler.shown.index) == 1
+
+
 def test_the_batches_of_a_p2p_shuffle_belong_to_the_region(started, tmp_path):
     before = state(started)
     with commbench.profile(started, output=tmp_path) as run, run.region("shuffle"):

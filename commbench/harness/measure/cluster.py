@@ -16,12 +16,14 @@ from collections.abc import Iterator
 from itertools import chain, islice
 from typing import Any
 
+from distributed.diagnostics.task_stream import TaskStreamPlugin
+
 from commbench.backends.base import Backend
 from commbench.errors import LaunchError
 from commbench.harness import p2p, pinning, spill, transfers, wire
 from commbench.harness.measure import plugins, records, traffic
 from commbench.harness.measure.conditions import N_IDLE_LAUNCHES, measure_idle
-from commbench.harness.measure.plugins import Profiler
+from commbench.harness.measure.plugins import TASK_STREAM, Profiler
 from commbench.launchers.base import RunningCluster
 from commbench.machine import gpu
 from commbench.model import Launch, Record, Sample, Spill, TaskRecord
@@ -31,8 +33,6 @@ from commbench.workloads.base import ClusterWorkload
 from commbench.workloads.device import wait_finished
 
 _FORGET_SECONDS = 30.0
-_N_TASKS_KEPT = 100_000
-"""The number of tasks that the scheduler keeps between iterations, as by Dask's default."""
 
 
 def measure_cluster(
@@ -53,8 +53,6 @@ def measure_cluster(
     client, case = cluster.client, launch.case
     pin = [pinning.Pinning()] * (case.cluster.task_placement == "pinned")
     with plugins.installed(cluster, *plugins.meters(cluster), *pin):
-        # The first call makes the scheduler record its task stream.
-        client.get_task_stream()
         client.run_on_scheduler(keep_tasks, None)
         if launch.index < N_IDLE_LAUNCHES:
             emit(measure_idle(launch, cluster.cpu_seconds, cluster.n_processes))
@@ -169,7 +167,7 @@ def tasks_kept(client: Any) -> range:
     """Return the numbers of the tasks that the scheduler remembers, to the last one."""
 
     def kept(dask_scheduler: Any) -> tuple[int, int]:
-        stream = dask_scheduler.plugins["task-stream"]
+        stream = dask_scheduler.plugins[TASK_STREAM]
         return stream.index - len(stream.buffer), stream.index
 
     return range(*client.run_on_scheduler(kept))
@@ -214,16 +212,16 @@ def spills(
 
 
 def keep_tasks(most: int | None, dask_scheduler: Any) -> None:
-    """Make the task stream keep at most this number of tasks, or if it is None, any number."""
-    stream = dask_scheduler.plugins["task-stream"]
-    stream.buffer = deque(stream.buffer, most)
+    """Record tasks on the scheduler: at most this number or, if it is None, all."""
+    stream = TaskStreamPlugin(dask_scheduler)
+    stream.buffer = deque(maxlen=most)
+    dask_scheduler.add_plugin(stream, name=TASK_STREAM, idempotent=True)
 
 
 def forget_tasks(number: int, dask_scheduler: Any) -> None:
-    """Drop tasks before `number`, but for the last ones, which a dashboard may show."""
-    stream = dask_scheduler.plugins["task-stream"]
-    n_old = number - (stream.index - len(stream.buffer))
-    for _ in range(min(n_old, len(stream.buffer) - _N_TASKS_KEPT)):
+    """Drop tasks before `number`."""
+    stream = dask_scheduler.plugins[TASK_STREAM]
+    for _ in range(number - (stream.index - len(stream.buffer))):
         stream.buffer.popleft()
 
 
@@ -239,7 +237,7 @@ def _tasks_between(number: int, stop: int, dask_scheduler: Any) -> str:
     # milliseconds, so that a task of the preparation might count for the iteration.
     from dask.utils import key_split
 
-    stream = dask_scheduler.plugins["task-stream"]
+    stream = dask_scheduler.plugins[TASK_STREAM]
     n_gone = stream.index - len(stream.buffer)
     tasks = list(islice(stream.buffer, max(0, number - n_gone), max(0, stop - n_gone)))
     bars = [(task, bar) for task in tasks for bar in task["startstops"]]

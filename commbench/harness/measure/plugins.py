@@ -44,7 +44,8 @@ from commbench.machine.cores import WaitClock, thread_seconds
 from commbench.model import Activity, Launch, LongTurn, ProcessUse, Record, ThreadTime
 
 IDLE_SECONDS = 0.1
-_TASK_STREAM = "task-stream"
+TASK_STREAM = "commbench-task-stream"
+"""The name of a task stream of commbench's, as dashboards and clients use Dask's."""
 _ROLES = {"Dask-Default-Threads": "tasks", "Dask-Offload": "offload"}
 _SECONDS = "seconds"
 _FREE_SECONDS = 10.0
@@ -60,11 +61,8 @@ class _Cleaner(SchedulerPlugin):  # type: ignore[misc]
 
     name = "commbench-cleaner"
 
-    def __init__(self, client: str, plugins: tuple[str, ...], scheduler: Any) -> None:
+    def __init__(self, client: str, plugins: tuple[str, ...]) -> None:
         self.client, self.plugins = client, plugins
-        stream = scheduler.plugins.get(_TASK_STREAM)
-        self.had_task_stream = stream is not None
-        self.n_tasks_kept = stream.buffer.maxlen if stream is not None else None
 
     def remove_client(self, scheduler: Any, client: str) -> None:
         from tornado.ioloop import IOLoop
@@ -145,7 +143,7 @@ def _claim(client: str, plugins: tuple[str, ...], dask_scheduler: Any) -> str:
         return str(cleaner.client)
     if dask_scheduler.worker_plugins.keys() & {*plugins}:
         return _LAUNCH
-    dask_scheduler.add_plugin(_Cleaner(client, plugins, dask_scheduler))
+    dask_scheduler.add_plugin(_Cleaner(client, plugins))
     return ""
 
 
@@ -158,7 +156,7 @@ async def uninstall(client: str, dask_scheduler: Any) -> None:
     stop()
     if cleaner is None:
         return
-    for name in cleaner.plugins:
+    for name in (*cleaner.plugins, TASK_STREAM):
         if dask_scheduler.plugins.get(_Cleaner.name) is not cleaner:
             # Another call has ended, and another client may be measuring.
             return
@@ -167,11 +165,6 @@ async def uninstall(client: str, dask_scheduler: Any) -> None:
                 await dask_scheduler.unregister_worker_plugin(None, name=name)
         elif name in dask_scheduler.plugins:
             dask_scheduler.remove_plugin(name=name)
-    stream = dask_scheduler.plugins.get(_TASK_STREAM)
-    if cleaner.had_task_stream:
-        stream.buffer = deque(stream.buffer, cleaner.n_tasks_kept)
-    elif stream is not None:
-        dask_scheduler.remove_plugin(name=_TASK_STREAM)
     # This comes last, because it allows other clients to measure.
     if dask_scheduler.plugins.get(_Cleaner.name) is cleaner:
         dask_scheduler.remove_plugin(name=_Cleaner.name)
