@@ -20,15 +20,18 @@ from distributed.diagnostics.plugin import WorkerPlugin
 
 _NAME_KEY = "commbench-worker"
 _INTRODUCE = "commbench-introduce"
+_METER = "commbench_meter"
+"""The attribute of ``Comm`` with this process's meter; modules sent by value share no globals."""
 
 
 class WireMeter(WorkerPlugin):  # type: ignore[misc]
     """A worker plugin that counts the bytes and messages written to each other worker.
 
-    The count is that of the process, which must have one worker. The peer's name is empty for the
-    scheduler and clients. It is also empty for a connection that was open before the plugin was
-    registered, until ``introduce`` names it; those in use at that moment stay without.
-    ``connect_seconds`` is the time in which a connection was being made.
+    The count is that of the process, which is the worker's if it is the only one there; of several,
+    the first counts. The peer's name is empty for the scheduler and clients. It is also empty for a
+    connection that was open before the plugin was registered, until ``introduce`` names it; those
+    in use at that moment stay without. ``connect_seconds`` is the time in which a connection was
+    being made.
     """
 
     name = "commbench-wire-meter"
@@ -40,7 +43,10 @@ class WireMeter(WorkerPlugin):  # type: ignore[misc]
         self.connect_seconds, self._n_connecting, self._connecting_since = 0.0, 0, 0.0
 
     def setup(self, worker: Any) -> None:
-        """Start counting in the process of `worker`."""
+        """Start counting in the process of `worker`, unless another worker of it does."""
+        if hasattr(Comm, _METER):
+            return
+        setattr(Comm, _METER, self)
         self._worker_name = str(worker.name)
         self._handshake_info = Comm.handshake_info
         self._write_methods: dict[type[Any], Any] = {}
@@ -72,6 +78,9 @@ class WireMeter(WorkerPlugin):  # type: ignore[misc]
 
     def teardown(self, worker: Any) -> None:
         """Restore the methods of the comm classes."""
+        if not self._is_counting:
+            return
+        delattr(Comm, _METER)
         worker.handlers.pop(_INTRODUCE, None)
         Comm.handshake_info = self._handshake_info
         core.connect = self._connect
@@ -79,8 +88,14 @@ class WireMeter(WorkerPlugin):  # type: ignore[misc]
             cls.write = write
         self._write_methods.clear()
 
+    @property
+    def _is_counting(self) -> bool:
+        return getattr(Comm, _METER, None) is self
+
     async def introduce(self, pool: Any, addresses: Collection[str]) -> None:
         """Exchange names over the idle connections of `pool` with workers at `addresses`."""
+        if not self._is_counting:
+            return
 
         async def exchange(address: str) -> None:
             if all(comm.closed() for comm in pool.available[address]):

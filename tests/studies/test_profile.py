@@ -20,7 +20,8 @@ import pandas as pd
 import processes
 import pytest
 from distributed import Client, LocalCluster, wait
-from distributed.comm import CommClosedError
+from distributed.comm import Comm, CommClosedError
+from distributed.comm.inproc import InProc
 from distributed.deploy import Cluster
 from distributed.metrics import context_meter
 
@@ -562,6 +563,22 @@ asyncio.run(work())
         assert [*client.run(methods).values()] == [["Comm.handshake_info", "TCP.write"]] * 2
     assert run.wire.empty
     assert len(run.transfers)
+
+
+def test_workers_that_join_in_the_process_of_the_client_leave_its_methods_as_they_were(tmp_path):
+    with (
+        LocalCluster(n_workers=0, threads_per_worker=1, processes=False, **QUIET) as cluster,
+        Client(cluster) as client,
+    ):
+        with commbench.profile(client, output=tmp_path) as run:
+            cluster.scale(2)
+            client.wait_for_workers(2, timeout=60)
+            compute(client)
+        assert Comm.handshake_info.__qualname__ == "Comm.handshake_info"
+        assert InProc.write.__qualname__ == "InProc.write"
+    assert run.failures.empty
+    assert len(run.transfers)
+    assert run.wire.empty
 
 
 def test_the_event_loop_of_the_client_is_left_as_it_was(started, tmp_path):

@@ -128,9 +128,12 @@ def portions(n_entries: Mapping[str, int], most: int) -> Iterator[list[str]]:
 
 
 def wire_bytes(launch: Launch, iteration: int, cluster: RunningCluster) -> Iterator[Batch]:
-    """Yield the bytes that workers wrote to each other since the last call."""
+    """Yield the bytes that workers wrote to each other since the last call.
+
+    Those of workers that share a process are unknown.
+    """
     for address, rows in ask(cluster, list(cluster.names), _PAIRS, wire.take):
-        if rows:
+        if rows and not cluster.shares_processes:
             peers, nbytes, n_messages = map(list, zip(*rows, strict=True))
             yield Batch.from_columns(
                 WireBytes, **records.keys(launch, iteration), src=cluster.names[address],
