@@ -412,7 +412,8 @@ class _UserCluster(RunningCluster):
         """Ask which workers there are now."""
         workers = members.workers_of(self.client)
         self.names = {address: str(info["name"]) for address, info in workers.items()}
-        self._known |= self.names
+        # A worker may have joined and left since the last update.
+        self._known |= self.client.run_on_scheduler(plugins.joined) | self.names
         self.n_threads = max((int(info["nthreads"]) for info in workers.values()), default=1)
         members.locate(self)
 
@@ -479,6 +480,8 @@ class _Open:
     spilled: dict[str, tuple[int, int]]
     offset_s: float
     """By which the scheduler's clock is ahead."""
+    known: Set[str]
+    """The workers that had joined when the region began, by address."""
     cpu_before: dict[int | str, float] = field(default_factory=dict)
     core_numbers: Set[int] = field(default_factory=lambda: os.sched_getaffinity(0))
     cores_before: cores.Times | None = None
@@ -638,6 +641,7 @@ class _Observer:
             number=self._n_regions, parent=self._open[-1].number if self._open else -1,
             launch=launch, profiler=profiler, spilled=client.run(spill.written),
             offset_s=profiler.offset_s if profiler else conditions.scheduler_offset(self._cluster),
+            known={*self._cluster.known_names},
         )  # fmt: skip
         self._n_regions += 1
         if profiler is not None:
@@ -689,7 +693,8 @@ class _Observer:
         before = region.cores_before
         # The CPU time of a process that has ended would seem to be that of others.
         lost = any(spent.get(process, 0.0) < cpu_s for process, cpu_s in region.cpu_before.items())
-        if lost or self._cluster.remote_members:
+        joined = self._cluster.known_names.keys() - region.known
+        if lost or joined - self._cluster.names.keys() or self._cluster.remote_members:
             return None
         n_cores = len(region.core_numbers)
         began = conditions.Reading(0.0, n_cores, before, 0.0)

@@ -18,6 +18,7 @@ import dask_clusters
 import numpy as np
 import pandas as pd
 import processes
+import psutil
 import pytest
 from distributed import Client, LocalCluster, wait
 from distributed.comm import Comm, CommClosedError
@@ -421,6 +422,26 @@ def test_the_use_of_cores_is_unknown_if_a_worker_ended(own, tmp_path):
     with commbench.profile(own, output=tmp_path) as run:
         kill_one(own)
         time.sleep(1.1)
+    assert run.core_use.empty
+
+
+def test_the_use_of_cores_is_unknown_if_a_worker_joined_and_ended(tmp_path):
+    def spin():
+        end_s = time.process_time() + 1.5
+        while time.process_time() < end_s:
+            pass
+        return os.getpid()
+
+    with (
+        LocalCluster(n_workers=0, threads_per_worker=1, **QUIET) as cluster,
+        Client(cluster) as client,
+        commbench.profile(client, output=tmp_path) as run,
+    ):
+        cluster.scale(1)
+        pid = client.submit(spin).result()
+        cluster.scale(0)
+        processes.until(lambda: not psutil.pid_exists(pid), "the end of the worker")
+    assert {*run.tasks["worker"]} == {"0"}
     assert run.core_use.empty
 
 

@@ -57,12 +57,16 @@ _WIRE_METER = wire.WireMeter.name
 
 
 class _Cleaner(SchedulerPlugin):  # type: ignore[misc]
-    """Uninstalls a client's plugins when the client disconnects."""
+    """Uninstalls a client's plugins when the client disconnects, and names workers that join."""
 
     name = "commbench-cleaner"
 
     def __init__(self, client: str, plugins: tuple[str, ...]) -> None:
         self.client, self.plugins = client, plugins
+        self.joined: dict[str, str] = {}
+
+    def add_worker(self, scheduler: Any, worker: str) -> None:
+        self.joined[worker] = str(scheduler.workers[worker].name)
 
     def remove_client(self, scheduler: Any, client: str) -> None:
         from tornado.ioloop import IOLoop
@@ -174,6 +178,11 @@ def is_installed(client: str, dask_scheduler: Any) -> bool:
     """Return whether the plugins of `client` are installed: not if it was disconnected."""
     cleaner = dask_scheduler.plugins.get(_Cleaner.name)
     return cleaner is not None and cleaner.client == client
+
+
+def joined(dask_scheduler: Any) -> dict[str, str]:
+    """Return the names by address of workers that joined since plugins were installed."""
+    return getattr(dask_scheduler.plugins.get(_Cleaner.name), "joined", {})
 
 
 class TurnCounter:
