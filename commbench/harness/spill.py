@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Any
+
+_CHANGES = ("worker-status-change", "remove-worker")
 
 
 def written(dask_worker: Any) -> tuple[int, int]:
@@ -16,18 +19,21 @@ def written(dask_worker: Any) -> tuple[int, int]:
     return n_values, nbytes
 
 
-def paused(since_s: float, until_s: float, dask_scheduler: Any) -> dict[str, float]:
+def paused(
+    addresses: Collection[str], since_s: float, until_s: float, dask_scheduler: Any
+) -> dict[str, float]:
     """Return the seconds in which workers were paused between two times, by address.
 
-    Workers that never were are left out. Runs on the scheduler, whose clock counts.
+    The scheduler also knows this of workers that have left. Those that never were paused are left
+    out. Runs on the scheduler, whose clock counts.
     """
     seconds = dict[str, float]()
-    for address in dask_scheduler.workers:
+    for address in addresses:
         began_s, total_s = None, 0.0
         for at_s, event in dask_scheduler.get_events(address):
-            if not isinstance(event, dict) or event.get("action") != "worker-status-change":
+            if not isinstance(event, dict) or event.get("action") not in _CHANGES:
                 continue
-            if event["status"] == "paused":
+            if event.get("status") == "paused":
                 began_s = at_s
             elif began_s is not None:
                 total_s += max(0.0, min(at_s, until_s) - max(began_s, since_s))

@@ -74,10 +74,24 @@ def test_the_pauses_of_a_worker_are_recorded_even_if_nothing_is_spilled(cluster)
 def test_a_worker_that_is_still_paused_is_counted_until_the_end():
     events = [(100.0, "text"), (100.0, {"action": "other"}),
               (110.0, {"action": "worker-status-change", "status": "paused"})]  # fmt: skip
-    scheduler = SimpleNamespace(workers=["a", "b"], get_events={"a": events, "b": []}.__getitem__)
-    assert spill.paused(105.0, 116.0, scheduler) == {"a": 6.0}
-    assert spill.paused(111.0, 116.0, scheduler) == {"a": 5.0}
-    assert spill.paused(90.0, 100.0, scheduler) == {}
+    scheduler = SimpleNamespace(get_events={"a": events, "b": []}.__getitem__)
+    assert spill.paused(["a", "b"], 105.0, 116.0, scheduler) == {"a": 6.0}
+    assert spill.paused(["a", "b"], 111.0, 116.0, scheduler) == {"a": 5.0}
+    assert spill.paused(["a", "b"], 90.0, 100.0, scheduler) == {}
+
+
+def test_the_pause_of_a_worker_ends_when_it_is_killed_and_is_recorded():
+    events = [(110.0, {"action": "worker-status-change", "status": "paused"}),
+              (116.0, {"action": "remove-worker"})]  # fmt: skip
+    scheduler = SimpleNamespace(get_events={"a": events, "b": []}.__getitem__)
+    client = SimpleNamespace(
+        run=lambda _: {"b": (0, 0)},
+        run_on_scheduler=lambda function, *args: function(*args, dask_scheduler=scheduler),
+    )
+    cluster = SimpleNamespace(client=client, known_names={"a": "0", "b": "0"})
+    (record,) = measuring.spills(LAUNCH, sampled(100.0), {"a": (1, MB)}, cluster)
+    assert (record.worker, record.paused_seconds) == ("0", 6.0)
+    assert (record.n_values, record.nbytes) == (0, 0)
 
 
 @pytest.mark.parametrize("data", [{}, SimpleNamespace(), SimpleNamespace(cumulative_metrics={})])

@@ -199,14 +199,17 @@ def spills(
 
     Their pauses count within the `sample`.
     """
-    began_s = sample.started_at_s
-    paused_s = cluster.client.run_on_scheduler(spill.paused, began_s, began_s + sample.seconds)
-    for address, (n_values, nbytes) in cluster.client.run(spill.written).items():
+    client, known, began_s = cluster.client, cluster.known_names, sample.started_at_s
+    written = client.run(spill.written)
+    paused_s = client.run_on_scheduler(spill.paused, [*known], began_s, began_s + sample.seconds)
+    # Of a worker that was killed, only the scheduler knows something.
+    for address in {**written, **paused_s}:
         n_values_before, nbytes_before = before.get(address, (0, 0))
+        n_values, nbytes = written.get(address, (n_values_before, nbytes_before))
         if n_values > n_values_before or address in paused_s:
             yield Spill(
                 **records.keys(launch, sample.iteration), paused_seconds=paused_s.get(address, 0.0),
-                worker=cluster.names.get(address, address),
+                worker=known.get(address, address),
                 n_values=n_values - n_values_before, nbytes=nbytes - nbytes_before,
             )  # fmt: skip
 
