@@ -94,6 +94,15 @@ def test_the_pause_of_a_worker_ends_when_it_is_killed_and_is_recorded():
     assert (record.n_values, record.nbytes) == (0, 0)
 
 
+def test_a_worker_that_was_restarted_at_its_address_has_spilled_what_its_successor_has():
+    client = SimpleNamespace(
+        run=lambda _: {"a": (2, 3 * MB)}, run_on_scheduler=lambda *_: {"a": 6.0}
+    )
+    cluster = SimpleNamespace(client=client, known_names={"a": "0"})
+    (record,) = measuring.spills(LAUNCH, sampled(100.0), {"a": (10, 20 * MB)}, cluster)
+    assert (record.n_values, record.nbytes) == (2, 3 * MB)
+
+
 @pytest.mark.parametrize("data", [{}, SimpleNamespace(), SimpleNamespace(cumulative_metrics={})])
 def test_a_store_without_a_limit_of_memory_counts_nothing(data):
     assert spill.written(SimpleNamespace(data=data)) == (0, 0)

@@ -206,6 +206,9 @@ def spills(
     for address in {**written, **paused_s}:
         n_values_before, nbytes_before = before.get(address, (0, 0))
         n_values, nbytes = written.get(address, (n_values_before, nbytes_before))
+        if n_values < n_values_before:
+            # Another process has this address now.
+            n_values_before, nbytes_before = 0, 0
         if n_values > n_values_before or address in paused_s:
             yield Spill(
                 **records.keys(launch, sample.iteration), paused_seconds=paused_s.get(address, 0.0),
