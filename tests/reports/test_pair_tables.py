@@ -79,6 +79,16 @@ def test_missing_pairs_are_counted_by_channel(recorded):
     assert "had none" not in titled(content, "Bandwidth per pair of workers, all").note
 
 
+def test_missing_pairs_are_those_of_all_workers_that_were_seen(recorded):
+    case = builders.case(workload=CASE.workload, n_workers=1, params=CASE.params)
+    records = [
+        replace(record, case_id=case.id) for record in measured()
+        if (getattr(record, "channel", ""), getattr(record, "dst", "")) != ("alone", "1")
+    ]  # fmt: skip
+    content = recorded([case], records)
+    assert "2 of 6 pairs had none" in titled(content, "Bandwidth per pair of workers, one").note
+
+
 def test_slow_pairs_come_before_the_pair_tables(slow):
     i = titles(slow).index("Slow pairs of workers")
     assert titles(slow)[i + 1].startswith("Bandwidth per pair of workers, one at a time")

@@ -209,12 +209,14 @@ def _interval(pairs: pd.DataFrame) -> dict[str, Iterable[str]]:
 
 def _missing_pairs(run: Run, channel: str, pairs: pd.DataFrame) -> Iterator[str]:
     n_seen = pairs.groupby("case_id", observed=True).size()
-    seen_at_all = {*run.pairs["case_id"].unique()}
-    log = run.transfers
+    log, every = run.transfers, run.pairs
     for case in run.suite.cases:
-        n_pairs = case.cluster.n_workers * (case.cluster.n_workers - 1)
+        seen = every[every["case_id"] == case.id]
+        # Workers may join the cluster of a user's code.
+        n_workers = max(case.cluster.n_workers, len({*seen["src"].unique(), *seen["dst"].unique()}))
+        n_pairs = n_workers * (n_workers - 1)
         n_missing = n_pairs - int(n_seen.get(case.id, 0))
-        if n_missing == n_pairs and case.id in seen_at_all:
+        if n_missing == n_pairs and len(seen):
             # Tasks of a P2P shuffle, for example, fetch only what is small.
             continue
         if n_missing and ((log["case_id"] == case.id) & (log["channel"] == channel)).any():
