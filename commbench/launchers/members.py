@@ -196,7 +196,13 @@ def locate(cluster: RunningCluster) -> None:
 
 
 def watch(cluster: RunningCluster) -> None:
-    """Report workers that leave or join `cluster` as a death, until ``unwatch``."""
+    """Report workers that leave or join `cluster` as a death, until ``unwatch``.
+
+    Raises
+    ------
+    LaunchError
+        If workers have left or joined since ``join``.
+    """
     names = dict(cluster.names)
     for name in names.values():
         process.watch_remote(f"worker {name}")
@@ -217,6 +223,12 @@ def watch(cluster: RunningCluster) -> None:
             )
 
     cluster.client.subscribe_topic(_TOPIC, report)
+    # Earlier events are not reported.
+    if (now := workers_of(cluster.client)).keys() != names.keys():
+        raise LaunchError(
+            f"workers left or joined the cluster before it was measured: {len(names)} were there, "
+            f"and now {len(now)} are; start again when their number stays the same"
+        )
 
 
 def unwatch(cluster: RunningCluster) -> None:

@@ -159,6 +159,18 @@ def test_a_worker_that_leaves_is_reported_as_a_death(tmp_path, monkeypatch):
     assert "left the cluster while it was needed" in message
 
 
+def test_a_worker_that_leaves_while_other_clients_are_waited_for_is_noticed(tmp_path, monkeypatch):
+    with dask_clusters.started(tmp_path) as cluster:
+
+        def wait(launched, _):
+            cluster.workers[1].terminate()
+            processes.until(lambda: len(launched.client.nthreads()) == 1, "a worker left")
+
+        monkeypatch.setattr(external.ExternalCluster, "_refuse_busy", wait)
+        with pytest.raises(LaunchError, match="left or joined the cluster before"):
+            ExternalLauncher().start(spec(cluster), "tcp", tmp_path)
+
+
 def test_an_address_where_no_scheduler_listens_is_in_the_error(tmp_path, monkeypatch):
     monkeypatch.setattr(external, "_ANSWER_SECONDS", 0.5)
     with socket.socket() as bound:
