@@ -435,7 +435,7 @@ def _unstable_samples(run: Run) -> Iterator[Disturbance]:
             layer = str(worst["layer"])
             nbytes = run.message_bytes(str(case_id), layer, worst["payload_bytes"])
             size = format_message_size(nbytes)
-            each = "combinations of layer and size" if len({*rows["layer"]}) > 1 else "sizes"
+            each = "layers × sizes" if len({*rows["layer"]}) > 1 else "sizes"
             at = f", {FETCHES.get(layer, layer)}, {size} ({len(above)} of {len(rows)} {each})"
             text = (
                 f"by {_share(worst[column], '')} in {run.case_names[case_id]}{at * (len(rows) > 1)}"

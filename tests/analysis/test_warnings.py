@@ -210,7 +210,7 @@ def test_sizes_that_spread_are_counted():
     assert " in pingpong over tcp, comm, 8 KiB (1 of 3 sizes)" in warning
     records += messages(case, layer="worker", sizes=(1, 64))
     warning = warned(records, cases=[case])
-    assert " in pingpong over tcp, comm, 8 KiB (1 of 5 combinations of layer and size)" in warning
+    assert " in pingpong over tcp, comm, 8 KiB (1 of 5 layers × sizes)" in warning
 
 
 @pytest.mark.parametrize(("comm_s", "warns"), [(0.5, True), (0.005, True), (0.002, False)])
