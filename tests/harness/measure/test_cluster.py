@@ -1,3 +1,4 @@
+import gc
 import threading
 import time
 from collections import deque
@@ -134,6 +135,8 @@ def measure(cluster, measured):
     def measure(kind, *, iterations=2, warmups=1, records=None):
         case = Case(workload="test", backend="tcp", iterations=iterations, warmups=warmups)
         workload = kind(cluster.addresses)
+        # The traceback of a launch that failed may still refer to its results.
+        gc.collect()
         return measured(measuring.measure_cluster, case, workload, records, index=1)
 
     return measure
