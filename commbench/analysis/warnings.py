@@ -258,9 +258,8 @@ def _launches(run: Run) -> Iterator[str]:
             yield "the code was not recorded until its end; what its last region did is missing"
         return
     if n_missing:
-        yield (
-            f"only {len(run.ends)} of {n_planned} launches were run; commbench run --resume "
-            "measures the rest"
+        yield f"only {len(run.ends)} of {n_planned} launches were run" + (
+            "; commbench run --resume measures the rest" * (not run.manifest.side)
         )
     for case_id in summaries["case_id"][summaries["n_launches"] == 0].unique():
         yield (

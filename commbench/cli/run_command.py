@@ -224,6 +224,11 @@ def _missing(store: RunStore, given: dict[str, Any]) -> list[Launch]:
             f"{path} is the record of a script or a region of code, which can't be continued; "
             "profile it again"
         )
+    if data.manifest.side:
+        raise UsageError(
+            f"{path} is the {data.manifest.side} of an A/B, whose sides were measured in turns, "
+            f"each in another environment; measure both again: {data.manifest.command}"
+        )
     if differences := [*environments(data.manifest.environment, environment.collect())]:
         raise UsageError(
             f"{path} began in another environment: {'; '.join(map(str, differences[:4]))}"

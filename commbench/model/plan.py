@@ -349,7 +349,8 @@ class Manifest:
 
     ``stopping`` is None if the number of launches is fixed. ``racks`` has the hosts of each rack,
     by its name: their names, addresses, or patterns of these (``"node1*"``). ``expected_Bps`` has
-    the rate that links of a class should have, by its name.
+    the rate that links of a class should have, by its name. ``side`` is ``base`` or ``head`` if
+    ``commbench ab`` measured the run.
     """
 
     id: str
@@ -365,6 +366,7 @@ class Manifest:
     expected_Bps: Mapping[str, float] = field(  # noqa: N815 - the spelling of the unit
         default_factory=dict, metadata={"added": "0.1"}
     )
+    side: str = field(default="", metadata={"added": "0.1"})
     schema_version: int = SCHEMA_VERSION
 
     def least_bytes(self, channel: str) -> int:

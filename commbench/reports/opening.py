@@ -314,7 +314,7 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
     path = shlex.quote(str(run.path))
     rule = run.manifest.stopping
     again = _without_design(run.manifest.command)
-    if warnings.missing_launches(run) and not run.is_user_code:
+    if warnings.missing_launches(run) and not (run.is_user_code or run.manifest.side):
         n_launches, design = design_for_verdict(run)
         has_verdict = rule or n_launches <= max(case.launches for case in run.suite.cases)
         yield (

@@ -154,6 +154,7 @@ def _store(experiment: Experiment, side: str, first: Manifest) -> directory.RunS
         environment={**first.environment, "git": git},
         seed=experiment.seed,
         command=experiment.command,
+        side=side,
     )
     return directory.RunStore.create(experiment.output, run)
 

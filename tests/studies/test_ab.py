@@ -151,6 +151,21 @@ def test_blocks_are_launches_of_a_run(ab, tmp_path):
     assert invoke("report", path).exit_code == 0
 
 
+def test_a_side_that_was_interrupted_is_not_continued(ab, monkeypatch):
+    """Only its Python has the project of that side."""
+    ab.rows = dict.fromkeys(ab.rows, 1000)
+    path = Path(ab(launches=2).stdout.splitlines()[-1])
+    lines = (path / "samples.jsonl").read_text().splitlines(keepends=True)
+    (path / "samples.jsonl").write_text("".join(lines[:-1]))
+    environment = load(path).manifest.environment
+    monkeypatch.setattr("commbench.machine.environment.collect", lambda: environment)
+    monkeypatch.setattr("commbench.harness.runner.run_plan", lambda *_: pytest.fail("a launch"))
+    assert "is the head of an A/B, whose sides" in usage_error(invoke("run", "--resume", path))
+    text = invoke("report", path, columns=160).stdout
+    assert "only 1 of 2 launches were run" in text
+    assert "--resume" not in text
+
+
 @pytest.mark.parametrize(("arguments", "status"), [((), 4), (("--undecided", "pass"), 0)])
 def test_too_few_launches_for_a_verdict_are_status_4(arguments, status, ab):
     """A gate that can't fail is none."""
