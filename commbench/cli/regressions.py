@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
@@ -85,15 +85,24 @@ def compare(
             + ". To compare them all the same: --force"
         )
     sessions = _sessions(history, old, new) if history else []
+    failed = _has_failed(new, match.same.values())
     (old, left_out), (new, more_left_out) = warnings.undisturbed(old, new, same=match.same)
     compared = _compare_runs(
         old, new, min_effect, control=control or "", history=sessions, on_undecided=on_undecided,
         left_out=(left_out, more_left_out),
     )  # fmt: skip
-    # A resumed run has replaced failed launches.
-    ends = new.ends[new.ends["case_id"].isin(match.same.values())]
-    good = ends["ok"].astype(bool).groupby([ends["case_id"], ends["block"]]).any()
-    ctx.exit(_show(compared, form, failed=not good.all()))
+    ctx.exit(_show(compared, form, failed=failed))
+
+
+def _has_failed(run: Run, case_ids: Collection[str]) -> bool:
+    """Return whether a launch of these cases failed, and resuming the run has not replaced it."""
+    ends = run.ends[run.ends["case_id"].isin(case_ids)]
+    ok = ends["ok"].astype(bool)
+    if run.manifest.stopping is not None:
+        return not ok.groupby([ends["case_id"], ends["block"]]).any().all()
+    # The replacements have other blocks.
+    n_good = ends["case_id"][ok].value_counts()
+    return any(n_good.get(i, 0) < run.cases[i].launches for i in ends["case_id"][~ok])
 
 
 def _sessions(folder: Path, old: Run, new: Run) -> list[Run]:

@@ -13,7 +13,7 @@ from processes import invoke, usage_error
 
 from commbench import load
 from commbench.cli import regressions
-from commbench.model import ClusterSpec
+from commbench.model import ClusterSpec, Stopping
 from commbench.reports import verdicts
 
 STEADY = [1.0, 1.01, 1.02, 1.03, 1.04, 1.05]
@@ -428,15 +428,32 @@ def test_a_history_that_is_too_short_is_refused(old, tmp_path):
 
 
 def test_a_failed_launch_is_status_1(old, tmp_path):
+    cases = [replace(case, launches=7) for case in CASES]
     failed = [builders.failure(case, launch=9) for case in CASES]
     failed += [builders.end(case, launch=9, ok=False) for case in CASES]
-    result = compare(old, write(tmp_path, "new", records=failed))
+    result = compare(old, write(tmp_path, "new", cases=cases, records=failed))
     assert result.exit_code == 1
     assert result.stdout.startswith("Same: 2 of 2 cases")
-    assert compare(old, write(tmp_path, "slower", 1.3, records=failed)).exit_code == 3
-    # A resumed run has repeated the launch in its block.
-    again = [builders.end(case, launch=5, ok=False) for case in CASES]
-    assert compare(old, write(tmp_path, "resumed", records=again)).exit_code == 0
+    slower = write(tmp_path, "slower", 1.3, cases=cases, records=failed)
+    assert compare(old, slower).exit_code == 3
+    # An interrupted run has no failed launch.
+    assert compare(old, write(tmp_path, "interrupted", cases=cases)).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("stopping", "block", "status"), [(None, 2, 0), (Stopping(), 2, 1), (Stopping(), 6, 0)]
+)
+def test_a_failed_launch_that_a_resumed_run_has_replaced_is_status_0(
+    old, tmp_path, stopping, block, status
+):
+    """With a budget, its block has the replacement, which can only be the last."""
+    ends = [r for case in CASES for r in builders.launches(case, [*STEADY, 1.0])]
+    failed = [builders.end(case, launch=block, ok=False) for case in CASES]
+    if block == 2:
+        ends = [record for record in ends if record.launch != block]
+    given = {"environment": MACHINE, "stopping": stopping}
+    new = builders.written(tmp_path, CASES, [*failed, *ends], **given).path
+    assert compare(old, new).exit_code == status
 
 
 @pytest.mark.parametrize(("n", "warns"), [(6, False), (7, True)])
