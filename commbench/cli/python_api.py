@@ -7,6 +7,7 @@ import threading
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import fields
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from commbench import workloads
 from commbench.cli import run_command
 from commbench.errors import CommbenchError, UsageError
 from commbench.harness import interrupts
+from commbench.harness.options import groups
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
@@ -32,9 +34,10 @@ def run(workload: str | Path = "", /, **options: Any) -> Run:
     workload
         A workload, a suite or a suite file; empty with ``resume``.
     options
-        Those that ``commbench run WORKLOAD --help`` shows. Lists are joined by commas, mappings
-        are given once per item, and None is left out; so is False, but for parameters of the
-        workload. With ``quiet=True`` there is no progress.
+        Those that ``commbench run WORKLOAD --help`` shows. Lists are joined by commas, but options
+        that may be repeated, as ``vary``, are given once per item, like mappings. None is left
+        out; so is False, but for parameters of the workload. With ``quiet=True`` there is no
+        progress.
 
     Returns
     -------
@@ -104,6 +107,7 @@ def _arguments(options: Mapping[str, Any], switches: Collection[str] = ()) -> li
     ['--backends', 'tcp,mpi', '--quick', '--rows', '5']
     """
     arguments = []
+    repeated = {option.name for option in chain(*groups().values()) if option.multiple}
     for name, value in options.items():
         option = f"--{name.replace('_', '-')}"
         if value is True:
@@ -113,6 +117,9 @@ def _arguments(options: Mapping[str, Any], switches: Collection[str] = ()) -> li
         elif isinstance(value, Mapping):
             for item in value.items():
                 arguments += [option, "=".join(map(str, item))]
+        elif isinstance(value, list | tuple) and name in repeated:
+            for item in value:
+                arguments += [option, str(item)]
         elif isinstance(value, list | tuple):
             arguments += [option, ",".join(map(str, value))]
         elif value is not None and value is not False:

@@ -110,6 +110,11 @@ def test_a_cancelled_coroutine_ends_the_launch_and_not_the_event_loop(tmp_path, 
     assert asyncio.run(main()) == closed
 
 
+def test_a_list_repeats_an_option_that_may_be_repeated():
+    arguments = python_api._arguments({"vary": ["A=1|2", "B=1|2"], "backends": ["tcp", "mpi"]})
+    assert arguments == ["--vary", "A=1|2", "--vary", "B=1|2", "--backends", "tcp,mpi"]
+
+
 def test_a_switch_of_the_workload_may_be_off(tmp_path):
     assert python_api._switches("scatter") == {"direct"}
     assert python_api._switches("smoke") == python_api._switches("") == set()
