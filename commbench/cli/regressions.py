@@ -217,7 +217,7 @@ def ab(
                     runs[block.side] = block.run
                     failed = failed or not block.ok
                     seconds.append(block.seconds)
-                    if not quiet:
+                    if not (quiet and block.ok):
                         left_s = mean(seconds) * (2 * launches - len(seconds))
                         _echo_error(_progress(block, launches, left_s))
         except KeyboardInterrupt:
@@ -227,9 +227,17 @@ def ab(
             ctx.exit(interrupts.STATUS)
     old, new = load(runs["base"]), load(runs["head"])
     _validate_same_cases(old, new)
-    compared = _compare_runs(
-        old, new, min_effect, interleaved=True, on_undecided=on_undecided, sides=("base", "head")
-    )
+    try:
+        compared = _compare_runs(
+            old, new, min_effect, interleaved=True, on_undecided=on_undecided,
+            sides=("base", "head"),
+        )  # fmt: skip
+    except UsageError as error:
+        if not failed:
+            raise
+        first = [*new.failures["message"], *old.failures["message"]][:1]
+        lines = [str(error), *first, str(old.path), str(new.path)]
+        raise click.ClickException("\n".join(lines)) from error
     status = _show(compared, form, failed=failed)
     for path in (old.path, new.path):
         click.echo(path, err=form != "terminal")

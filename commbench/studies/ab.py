@@ -21,7 +21,7 @@ from pathlib import Path
 from commbench.errors import UnwritableError, UsageError
 from commbench.harness.cases import shuffled
 from commbench.machine import process
-from commbench.model import LaunchEnd, Manifest, Record
+from commbench.model import Failure, LaunchEnd, Manifest, Record
 from commbench.store import directory, parts, records
 from commbench.studies import commits
 from commbench.studies.commits import Environment
@@ -36,7 +36,8 @@ _END_SECONDS = 60.0
 class Block:
     """One side of a measured block, and the run that it was added to.
 
-    ``ok`` says whether all of its launches succeeded; ``notes`` are about unreadable records.
+    ``ok`` says whether all of its launches succeeded. ``notes`` are about unreadable records; if
+    one failed, they end with what the measurement wrote to standard error.
     """
 
     number: int
@@ -84,11 +85,12 @@ def measure(experiment: Experiment) -> Generator[Block]:
         try:
             for number, side in _order(experiment):
                 began = time.monotonic()
-                path = _run(experiment, side, number, Path(folder) / f"{number}-{side}")
+                output = Path(folder) / f"{number}-{side}"
+                path, said = _run(experiment, side, number, output)
                 if side not in stores:
                     stores[side] = _store(experiment, side, directory.read_manifest(path))
-                ok, notes = _add(path, stores[side], number)
-                shutil.rmtree(path.parent, ignore_errors=True)
+                ok, notes = _add(path, stores[side], number, said)
+                shutil.rmtree(output, ignore_errors=True)
                 seconds = time.monotonic() - began
                 yield Block(number, side, stores[side].path, seconds, ok, tuple(notes))
         finally:
@@ -102,8 +104,8 @@ def _order(experiment: Experiment) -> Iterator[tuple[int, str]]:
             yield number, side
 
 
-def _run(experiment: Experiment, side: str, number: int, output: Path) -> Path:
-    """Run one side of a block and return the path of its run."""
+def _run(experiment: Experiment, side: str, number: int, output: Path) -> tuple[Path, str]:
+    """Run one side of a block; return the path of its run, and its standard error."""
     command: list[str | Path] = [
         experiment.environments[side].python, "-m", "commbench.cli", "run", *experiment.arguments,
         "--launches", "1", "--seed", str(experiment.seed + number), "--output", output,
@@ -136,7 +138,7 @@ def _run(experiment: Experiment, side: str, number: int, output: Path) -> Path:
             f"{status} and said: {complaint or 'nothing'}. Environments of commits have what "
             "--install says, for example --install '.[ucx,mpi]'"
         )
-    return runs[0]
+    return runs[0], complaint
 
 
 def _store(experiment: Experiment, side: str, first: Manifest) -> directory.RunStore:
@@ -159,15 +161,22 @@ def _store(experiment: Experiment, side: str, first: Manifest) -> directory.RunS
     return directory.RunStore.create(experiment.output, run)
 
 
-def _add(path: Path, into: directory.RunStore, number: int) -> tuple[bool, list[str]]:
-    """Add the records of the run in `path` as a block; return whether it succeeded, and notes."""
+def _add(path: Path, into: directory.RunStore, number: int, said: str) -> tuple[bool, list[str]]:
+    """Add the records of the run in `path` as a block; return whether it succeeded, and notes.
+
+    These end with its standard error, `said`, if it did not.
+    """
     notes: list[str] = []
-    ok = True
+    ends: list[bool] = []
+    logs, kept = path / "logs", into.path / "logs" / f"block-{number}"
+    moved = str(logs.absolute()), str(kept.absolute())
     for fields in records.read(path / "samples.jsonl", notes):
         record: Record = records.KINDS[fields.pop("record")](**{**fields, "launch": number})
         if isinstance(record, LaunchEnd):
             record = replace(record, block=number)
-            ok = ok and record.ok
+            ends.append(record.ok)
+        elif isinstance(record, Failure):
+            record = replace(record, message=record.message.replace(*moved))
         into.append(record)
     block = into.parts(f"block-{number}")
     for kind in records.BULK:
@@ -177,11 +186,12 @@ def _add(path: Path, into: directory.RunStore, number: int) -> tuple[bool, list[
             launches = [number] * len(table)
             block.add_table(kind, table.set_column(column, table.schema.field(column), [launches]))
     block.close()
-    logs = path / "logs"
     if logs.exists():
         with suppress(OSError):
-            shutil.move(logs, into.path / "logs" / f"block-{number}")
-    return ok, notes
+            shutil.move(logs, kept)
+    # A measurement that crashed lacks ends.
+    ok = all(ends) and len(ends) == len(into.manifest.suite.cases)
+    return ok, notes if ok else [*notes, said.replace(*moved)]
 
 
 def validate_arguments(given: Sequence[str]) -> tuple[str, ...]:

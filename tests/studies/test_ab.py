@@ -36,7 +36,7 @@ class Experiment:
         self.folder, self.log = folder, []
         self.factors = {"base": 1.0, "head": 1.0}
         self.rows = {"base": 1, "head": 1}
-        self.failing_block, self.bulk, self.error = None, False, ""
+        self.failing_blocks, self.crashing_block, self.bulk, self.error = (), None, False, ""
         self.pythons = {side: folder / side for side in ("base", "head")}
         for python in self.pythons.values():
             python.touch(mode=0o755)
@@ -69,16 +69,21 @@ class Experiment:
                 builders.transfer(case, 0.0, 0.5), builders.task(case, 0.0, 0.5),
                 builders.wire(case, 1000), builders.transport(case),
             ]  # fmt: skip
-        fails = side == "head" and seed == self.failing_block
-        if fails:
-            records = [builders.failure(case), builders.end(case, ok=False)]
-        environment = {"packages": {"project": side}, "git": GIT}
         output = Path(option(arguments, "--output"))
+        fails = side == "head" and seed in self.failing_blocks
+        if fails:
+            log = output.absolute() / "20250101-000000-made-up" / "logs" / "launch.log"
+            stderr.write(f"it broke ({log})")
+            records = [builders.failure(case, f"it broke ({log})"), builders.end(case, ok=False)]
+        if crashes := side == "head" and seed == self.crashing_block:
+            stderr.write("ZeroDivisionError")
+            records = records[:1]
+        environment = {"packages": {"project": side}, "git": GIT}
         run = builders.written(output, [case], records, environment=environment).path
         if fails:
             (run / "logs").mkdir()
             (run / "logs" / "launch.log").write_text("why")
-        return int(fails)
+        return int(fails or crashes)
 
 
 @pytest.fixture
@@ -207,13 +212,33 @@ def test_a_script_that_commits_change_causes_a_warning(ab, tmp_path, monkeypatch
 
 
 def test_failed_launch_is_status_1_and_keeps_its_logs(ab):
-    ab.failing_block = 1
-    result = ab(launches=2)
+    ab.failing_blocks = (1,)
+    result = ab("--quiet", "merge", launches=2)
     assert result.exit_code == 1
     assert result.stderr.count("a launch FAILED") == 1
     path = Path(result.stdout.splitlines()[-1])
-    assert len(load(path).failures) == 1
-    assert (path / "logs" / "block-1" / "launch.log").read_text() == "why"
+    log = path / "logs" / "block-1" / "launch.log"
+    assert load(path).failures["message"].tolist() == [f"it broke ({log})"]
+    assert f"head: it broke ({log})" in result.stderr
+    assert log.read_text() == "why"
+
+
+def test_measurement_that_crashed_is_status_1_and_shows_why(ab):
+    ab.crashing_block = 1
+    result = ab(launches=2)
+    assert result.exit_code == 1
+    assert result.stderr.count("a launch FAILED") == 1
+    assert "head: ZeroDivisionError" in result.stderr
+
+
+def test_environment_whose_launches_all_fail_is_status_1(ab):
+    ab.failing_blocks = (0, 1)
+    result = ab(launches=2)
+    assert (result.exit_code, result.stdout) == (1, "")
+    *_, problem, first, base, head = result.stderr.splitlines()
+    assert "have nothing to compare: no launch of a case ended well in both" in problem
+    assert first.startswith("it broke (")
+    assert [path.rpartition("-")[2] for path in (base, head)] == ["base", "head"]
 
 
 def test_environment_that_cannot_measure_ends_the_comparison(ab, tmp_path):
