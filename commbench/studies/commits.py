@@ -6,6 +6,7 @@ virtual environment (``env``), in which pip has installed the worktree.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shlex
@@ -107,15 +108,13 @@ def _make(commit: str, install: str, show: Callable[[str], None]) -> Path:
     if problem:
         raise UsageError(f"commits have no worktree here: {problem}")
     folder = Path(top.strip()) / "build" / "commits" / commit[:12]
-    python, installed = folder / "env/bin/python", folder / "installed"
-    content = f"{install}\n{_commbench()}\n"
-    if installed.exists() and installed.read_text(encoding="utf-8") == content:
+    python, installed, source = folder / "env/bin/python", folder / "installed", folder / "source"
+    if installed.exists() and installed.read_text(encoding="utf-8") == _content(source, install):
         return python
     folder.mkdir(parents=True, exist_ok=True)
     installed.unlink(missing_ok=True)
     (folder.parent / ".gitignore").write_text("*\n", encoding="utf-8")
     show(f"making the environment of {commit[:12]} in {folder}")
-    source = folder / "source"
     # An interrupted one may lack files.
     shutil.rmtree(source, ignore_errors=True)
     for step in _steps(folder, commit, python, install):
@@ -126,8 +125,20 @@ def _make(commit: str, install: str, show: Callable[[str], None]) -> Path:
                 f"there is no environment of {commit[:12]}: {shlex.join(map(str, step))} failed; "
                 "what it said is above. --install has the arguments of pip"
             )
-    installed.write_text(content, encoding="utf-8")
+    installed.write_text(_content(source, install), encoding="utf-8")
     return python
+
+
+def _content(source: Path, install: str) -> str:
+    """Return what the environment of a worktree depends on, besides its commit."""
+    if _name(source) == "commbench":
+        return install
+    requirement, digest = _commbench(), hashlib.sha256()
+    if requirement.startswith("commbench @ file:"):
+        # The folder's files may have changed since an earlier installation.
+        for file in sorted(Path(__file__).parents[1].rglob("*.py")):
+            digest.update(bytes(file) + file.read_bytes())
+    return f"{install}\n{requirement}\n{digest.hexdigest()}"
 
 
 def _steps(folder: Path, commit: str, python: Path, install: str) -> Iterator[Sequence[str | Path]]:

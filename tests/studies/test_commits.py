@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from itertools import islice
 
 import pytest
 from repositories import Repository
@@ -87,6 +88,32 @@ def test_a_project_that_requires_commbench_gets_the_one_that_is_here(
     monkeypatch.setattr(commits, "_commbench", lambda: str(project.path))
     (side,) = commits.environments({"head": "main"}, "--no-index .", print).values()
     assert number(side.python) == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "origin", "stays"),
+    [
+        ("other", "commbench @ file:///clone", False),
+        ("other", "commbench==1", True),
+        ("commbench", "commbench @ file:///clone", True),
+    ],
+)
+def test_an_environment_stays_until_the_commbench_in_it_changes(
+    name, origin, stays, tmp_path, monkeypatch
+):
+    running, repository = tmp_path / "commbench/studies/commits.py", Repository(tmp_path)
+    running.parent.mkdir(parents=True)
+    repository.commit(**{"pyproject.toml": PROJECT.replace("commbench", name)})
+    steps, shown = commits._steps, []
+    monkeypatch.chdir(repository.path)
+    # The worktree alone.
+    monkeypatch.setattr(commits, "_steps", lambda *args: islice(steps(*args), 2))
+    monkeypatch.setattr(commits, "_commbench", lambda: origin)
+    monkeypatch.setattr(commits, "__file__", str(running))
+    for text in ("one", "another"):
+        running.write_text(text)
+        commits.environments({"head": "main"}, ".", shown.append)
+    assert len(shown) == (1 if stays else 2)
 
 
 def test_changes_that_no_commit_has_are_refused(make, project):
