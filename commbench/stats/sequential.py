@@ -48,7 +48,8 @@ class Block:
 def next_block(run: Run) -> Block:
     """Return the design of the next block of a run with at least one complete block."""
     rule, ends = run.manifest.stopping, run.ends
-    whole = float(ends.groupby("case_id")["seconds"].median().sum())
+    typical_s = ends.groupby("case_id")["seconds"].median()
+    whole = float(typical_s.sum())
     samples = run.measured
     samples = samples[samples["layer"] == "workload"]
     if rule is None or rule.fixed_iterations or samples.empty:
@@ -60,6 +61,8 @@ def next_block(run: Run) -> Block:
     rest = ends.merge(by_launch.size().rename("n").reset_index(), on=["case_id", "launch"])
     without_s = (rest["seconds"] - rest["n"] * rest["case_id"].map(each_s)).clip(lower=0.0)
     overhead_s = float(without_s.groupby(rest["case_id"]).median().sum())
+    # Cases that always fail have no samples.
+    overhead_s += float(typical_s.drop(rest["case_id"].unique()).sum())
     iteration_s = float(each_s.sum())
     logs = np.log(samples["seconds"].clip(lower=1e-9)).groupby(
         [samples["case_id"], samples["launch"]]

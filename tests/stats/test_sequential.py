@@ -121,6 +121,15 @@ def test_iterations_that_are_fixed_stay(recorded):
     assert block.seconds == 10.0
 
 
+def test_a_block_takes_the_time_of_cases_that_always_fail(recorded):
+    good, bad = builders.case("tcp"), builders.case("mpi")
+    records = launches(good, 20, 4)
+    alone = sequential.next_block(recorded([good], records, stopping=Stopping(budget_s=900.0)))
+    records += [builders.end(bad, launch=n, ok=False, seconds=40.0) for n in range(20)]
+    run = recorded([good, bad], records, stopping=Stopping(budget_s=900.0))
+    assert sequential.next_block(run).seconds > alone.seconds + 40.0
+
+
 @pytest.mark.parametrize(("n_launches", "number"), [(2, 0), (6, 1), (12, 2), (25, 4), (30, 5)])
 def test_looks_are_due_by_the_share_of_the_budget_that_is_spent(n_launches, number, recorded):
     case = builders.case(launches=2)

@@ -15,14 +15,17 @@ SECONDS = 10.0
 """The duration of a simulated launch."""
 
 
-def simulate(noise, between):
-    """Return a runner of launches of the backend fake with log-normal times."""
+def simulate(noise, between, failing):
+    """Return a runner of launches of the backend fake with log-normal times.
+
+    Those of the workload `failing` fail.
+    """
 
     def run_plan(plan, run):
         rng = random.Random(1)
         for launch in plan:
-            level = rng.lognormvariate(0, between)
-            for record in backends.parse("fake").simulate(launch) or ():
+            level, ok = rng.lognormvariate(0, between), launch.case.workload != failing
+            for record in (ok and backends.parse("fake").simulate(launch)) or ():
                 if type(record).__name__ == "Sample":
                     seconds = level * rng.lognormvariate(0, noise)
                     yield replace(record, seconds=seconds, started_at_s=float(record.iteration))
@@ -30,7 +33,7 @@ def simulate(noise, between):
                     yield record
             yield LaunchEnd(
                 case_id=launch.case.id, launch=launch.index, block=launch.block,
-                position=launch.position, ok=True, seconds=SECONDS + launch.case.iterations,
+                position=launch.position, ok=ok, seconds=SECONDS + launch.case.iterations,
             )  # fmt: skip
 
     return run_plan
@@ -40,14 +43,14 @@ def simulate(noise, between):
 def run(tmp_path, monkeypatch):
     """Return a function that runs two simulated cases and returns the result and the directory."""
 
-    def run_two(*arguments, noise=0.0, between=0.0):
+    def run_two(*arguments, noise=0.0, between=0.0, failing=""):
         file = tmp_path / "two.toml"
         file.write_text(
             'backends = ["fake"]\niterations = 2\nwarmups = 0\n'
             '[[case]]\nworkload = "merge"\n[[case]]\nworkload = "svd"\n'
         )
         results = tmp_path / "results"
-        monkeypatch.setattr(runner, "run_plan", simulate(noise, between))
+        monkeypatch.setattr(runner, "run_plan", simulate(noise, between, failing))
         result = processes.invoke("run", file, "--output", results, *arguments, figures=())
         return result, next(results.iterdir(), None) if results.exists() else None
 
@@ -129,6 +132,17 @@ def test_more_budget_is_used_by_a_run_that_is_resumed(run):
     n_ends = len(ends(path))
     processes.invoke("run", "--resume", path, "--budget", "10m", figures=())
     assert len(ends(path)) > n_ends
+
+
+def test_a_resumed_run_repeats_a_case_that_always_fails_in_its_last_block_only(run):
+    _, path = run("--budget", 300, noise=0.3, between=0.3, failing="svd")
+    n_blocks = len(ends(path)) // 2
+    result = processes.invoke("run", "--resume", path, "--budget", "10m", figures=())
+    assert result.exit_code == 1, result.output
+    blocks = Counter(end["block"] for end in ends(path))
+    assert blocks.pop(n_blocks - 1) == 3
+    assert len(blocks) >= n_blocks
+    assert {*blocks.values()} == {2}
 
 
 @pytest.mark.parametrize("n_blocks", [3, 4])
