@@ -8,6 +8,7 @@ wrong. Only closed parts are read; `merge` merges those of a kind.
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -323,8 +324,12 @@ def merge(run: Path, kind: str) -> None:
         raise
     except ResultsError:
         return
+    if removed := {*listed} - {*merged}:
+        # Not all file systems can sync a folder.
+        with suppress(OSError):
+            _sync(run / BULK[kind])
     # After a crash in this loop, records still count once: `closed` excludes replaced parts.
-    for path in {*listed} - {*merged}:
+    for path in removed:
         with writing(run, path):
             path.unlink()
 
@@ -343,10 +348,20 @@ def _write_merged(run: Path, kind: str, paths: list[Path]) -> Path:
             with pq.ParquetWriter(temporary, wanted) as file:
                 for table in _rebatch(read(part, kind) for part in paths):
                     file.write_table(table.cast(wanted))
+            _sync(temporary)
             temporary.replace(path)
         finally:
             temporary.unlink(missing_ok=True)
     return path
+
+
+def _sync(path: Path) -> None:
+    """Write a file's data, or the names in a folder, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _rebatch(tables: Iterable[pa.Table]) -> Iterator[pa.Table]:

@@ -1,6 +1,7 @@
 """Bulk records are written in parts, of which only the closed ones are read."""
 
 import math
+import os
 import re
 from pathlib import Path
 
@@ -96,6 +97,28 @@ def test_merging_leaves_open_and_failed_parts(tmp_path):
         merge(tmp_path, "TransferRecord")
         assert sizes(tmp_path) == [0, 3, 4]
         assert names(tmp_path) == ["merged-1.parquet", "p1.failed.parquet", "p2.open.parquet"]
+
+
+def test_a_merged_part_is_on_disk_before_others_are_removed(tmp_path, monkeypatch):
+    for name in "ab":
+        write(tmp_path, name, 1)
+    calls = []
+
+    def watched(name, real):
+        def call(first, *args, **options):
+            path = Path(f"/proc/self/fd/{first}").readlink() if name == "fsync" else first
+            calls.append((name, re.sub(r"-\d{9,}", "", path.name)))
+            return real(first, *args, **options)
+
+        return call
+
+    for owner, name in ((os, "fsync"), (Path, "replace"), (Path, "unlink")):
+        monkeypatch.setattr(owner, name, watched(name, getattr(owner, name)))
+    merge(tmp_path, "TransferRecord")
+    part = "merged-1.part"
+    expected = [("fsync", part), ("replace", part), ("unlink", part), ("fsync", "transfers")]
+    assert calls[:4] == expected
+    assert sorted(calls[4:]) == [("unlink", "a.parquet"), ("unlink", "b.parquet")]
 
 
 def test_merging_leaves_parts_that_others_close_meanwhile(tmp_path, monkeypatch):
