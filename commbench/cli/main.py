@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commbench import __version__
-from commbench.errors import CommbenchError, UnavailableError, UnknownNameError, UnwritableError
+from commbench.errors import (
+    CommbenchError,
+    LaunchError,
+    UnavailableError,
+    UnknownNameError,
+    UnwritableError,
+)
 from commbench.harness import interrupts
 from commbench.model import registry
 
@@ -52,7 +58,7 @@ class _Group(click.Group):
             with interrupts.none_lost():
                 return super().invoke(ctx)
         except CommbenchError as error:
-            if isinstance(error, UnwritableError):
+            if isinstance(error, UnwritableError | LaunchError):
                 raise click.ClickException(str(error)) from error
             raise click.UsageError(str(error)) from error
         except KeyboardInterrupt:

@@ -6,6 +6,7 @@ import shlex
 import sys
 import threading
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -193,14 +194,12 @@ def start(suite: Suite, given: dict[str, Any]) -> int:
         racks=racks,
         expected_Bps=dict(given.get("expect") or ()),
     )
-    store = directory.RunStore.create(given["output"], described)
-    return _execute(store, plan(suite, seed), given)
+    with closing(directory.RunStore.create(given["output"], described)) as store:
+        return _execute(store, plan(suite, seed), given)
 
 
 def _resume(given: dict[str, Any]) -> int:
     """Run the missing launches of the run ``given["resume"]`` and return the exit status."""
-    from contextlib import closing
-
     from commbench.store.directory import RunStore
 
     options.validate_verbosity(given)
@@ -286,8 +285,6 @@ def _execute(store: RunStore, launches: Sequence[Launch], given: dict[str, Any])
 
 def _measure(store: RunStore, launches: Sequence[Launch], *, quiet: bool) -> tuple[bool, bool]:
     """Measure `launches` and store their records; return if one failed, and if interrupted."""
-    from contextlib import closing
-
     from commbench.cli import progress
     from commbench.harness import runner
     from commbench.model import LaunchEnd, Phase

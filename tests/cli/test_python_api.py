@@ -77,6 +77,22 @@ def test_an_interrupted_run_raises_and_can_be_continued(tmp_path, monkeypatch, c
     assert len(commbench.load(path).ends) == 1
 
 
+def test_a_run_that_raises_can_be_continued_at_once(tmp_path, monkeypatch):
+    def full(plan, run):
+        raise commbench.errors.UnwritableError("no room")
+        yield
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "run_plan", full)
+        try:
+            commbench.run("merge", backends="fake", launches=1, output=tmp_path)
+        except commbench.errors.UnwritableError:
+            # The traceback still refers to the run's store.
+            patch.setattr(runner, "run_plan", builders.simulate_plan)
+            (path,) = tmp_path.iterdir()
+            assert len(commbench.run(resume=path).ends) == 1
+
+
 def test_a_coroutine_returns_the_run(tmp_path):
     assert inspect.signature(commbench.run).parameters == (
         inspect.signature(commbench.run_async).parameters

@@ -17,7 +17,7 @@ from processes import draw_only, invoke, report, usage_error
 from commbench import load
 from commbench.backends.base import Unavailability
 from commbench.cli.main import main
-from commbench.errors import ResultsError, VerificationError
+from commbench.errors import LaunchError, ResultsError, VerificationError
 from commbench.harness import cases, options, runner
 from commbench.store import parts
 from commbench.store.directory import RunStore
@@ -318,6 +318,17 @@ def test_output_that_cannot_be_made_is_status_1(tmp_path, never_launched):
     assert f"{tmp_path}/file/results" in result.stderr
     assert "--output" in result.stderr
     assert result.exit_code == 1
+
+
+def test_processes_that_survive_a_launch_are_status_1(tmp_path, monkeypatch):
+    def run_plan(plan, path):
+        raise LaunchError("processes survive SIGKILL")
+        yield
+
+    monkeypatch.setattr(runner, "run_plan", run_plan)
+    result = run(tmp_path, "--backends", "fake")
+    assert result.exit_code == 1
+    assert result.stderr.endswith("Error: processes survive SIGKILL\n")
 
 
 def test_all_tables_of_a_run_are_printed_on_request(good):
