@@ -171,10 +171,8 @@ def dask_variable(key: str) -> str:
 def environment(launch: Launch, backend: Backend, scratch: Path) -> dict[str, str]:
     """Return the environment of a launch, including this process's variables."""
     case = launch.case
-    config = {
-        dask_variable(key): repr(value)
-        for key, value in {**backend.dask_config(), **case.cluster.dask_config}.items()
-    }
+    given = {**backend.dask_config(), **case.cluster.dask_config, **gpu.dask_config(case.cluster)}
+    config = {dask_variable(key): repr(value) for key, value in given.items()}
     variables = backend.environment(case.cluster.device, scratch)
     launcher: Launcher = registry.load("launcher", case.cluster.launcher)()
     return {

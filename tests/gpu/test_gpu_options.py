@@ -58,6 +58,11 @@ def problem(workload="all-to-all", cluster=SPEC, **params):
         (replace(SPEC, rmm_pool="nan"), "tcp", "RMM pool of 'nan'"),
         (replace(SPEC, rmm_async=True, rmm_managed=True), "tcp", "--rmm-async or --rmm-man"),
         (replace(SPEC, rmm_managed=True), "ucx:tcp+nvlink", "peer can't map managed memory"),
+        (
+            replace(SPEC, dask_config={"distributed.worker.memory.spill": 0.5}),
+            "tcp",
+            r"distributed\.worker\.memory\.spill: --device gpu turns that off",
+        ),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(spec, backend, says):

@@ -42,6 +42,8 @@ _VARIABLE = "COMMBENCH_GPU"
 """The environment variable with the GPU settings of a launch, as JSON."""
 _ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
 """Makes CUDA number GPUs as nvidia-smi does; its default order begins with the fastest."""
+_DASK_CONFIG = {"distributed.worker.memory.target": False, "distributed.worker.memory.spill": False}
+"""Without it, a worker would count GPU memory against its host memory limit, and spill."""
 
 
 def devices(environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -170,6 +172,11 @@ def validate(spec: ClusterSpec, backend: str) -> None:
             what = "--rmm-pool, --rmm-async, --rmm-managed" if spec.rmm else "--workers-per-gpu"
             raise UsageError(f"{what}: that is about GPUs; add --device gpu")
         return
+    if given := sorted(_DASK_CONFIG.keys() & spec.dask_config.keys()):
+        raise UsageError(
+            f"{', '.join(given)}: --device gpu turns that off, because a worker would count GPU "
+            "memory against its host memory limit; leave it out"
+        )
     if spec.rmm_pool:
         parse_memory(spec.rmm_pool, "an RMM pool", "--rmm-pool")
     if spec.rmm_async and spec.rmm_managed:
@@ -225,6 +232,11 @@ def missing(
     return None
 
 
+def dask_config(spec: ClusterSpec) -> dict[str, Any]:
+    """Return Dask's configuration for all processes of a launch; empty for host memory."""
+    return _DASK_CONFIG if spec.device == "gpu" else {}
+
+
 def environment(spec: ClusterSpec, before_cuda: str) -> dict[str, str]:
     """Return the GPU variables of all processes of a launch; empty for host memory.
 
@@ -236,12 +248,7 @@ def environment(spec: ClusterSpec, before_cuda: str) -> dict[str, str]:
     if spec.device != "gpu":
         return {}
     rmm = {name: getattr(spec, name) for name in ("rmm_pool", "rmm_async", "rmm_managed")}
-    return {
-        _VARIABLE: json.dumps({"before_cuda": before_cuda, **rmm}),
-        # A worker would count GPU memory against its host memory limit, and spill.
-        "DASK_DISTRIBUTED__WORKER__MEMORY__TARGET": "False",
-        "DASK_DISTRIBUTED__WORKER__MEMORY__SPILL": "False",
-    }
+    return {_VARIABLE: json.dumps({"before_cuda": before_cuda, **rmm})}
 
 
 def in_use() -> bool:
