@@ -121,7 +121,8 @@ def _run(experiment: Experiment, side: str, number: int, output: Path) -> tuple[
             status = child.wait()
         except KeyboardInterrupt:
             with suppress(ProcessLookupError):
-                child.send_signal(signal.SIGINT)
+                # SIGINT is ignored if this process is in the background of a script.
+                child.send_signal(signal.SIGTERM)
             try:
                 child.wait(_END_SECONDS)
             except subprocess.TimeoutExpired:

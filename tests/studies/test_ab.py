@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -286,16 +287,19 @@ def test_output_that_cannot_be_made_is_status_1(ab, tmp_path):
 
 PYTHON = f"""#!{sys.executable}
 import signal, sys, time
+from contextlib import nullcontext
 from pathlib import Path
 sys.path[:0] = {[str(Path(builders.__file__).parents[n]) for n in (0, 1)]!r}
 import builders
+from commbench.harness import interrupts
 values = dict(zip(sys.argv[-6::2], sys.argv[-5::2]))
 if values["--seed"] == "1":
     if {{deaf}}:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    Path({{waits!r}}).touch()
-    time.sleep(600)
+    with nullcontext() if {{deaf}} else interrupts.interruptible():
+        Path({{waits!r}}).touch()
+        time.sleep(600)
 case = builders.case(launches=1)
 builders.written(Path(values["--output"]), [case], builders.launches(case, [1.0]))
 """
@@ -305,29 +309,42 @@ builders.written(Path(values["--output"]), [case], builders.launches(case, [1.0]
 def start(tmp_path, tag):
     """Return a function that starts ``commbench ab``, whose second block does not end."""
 
-    def start_ab(*, deaf=False):
+    def start_ab(*, deaf=False, in_background=False):
         waits, python = tmp_path / "waits", tmp_path / "python"
         python.write_text(PYTHON.format(waits=str(waits), deaf=deaf))
         python.chmod(0o755)
         code = (
             "from commbench.cli.main import main; from commbench.studies import ab\n"
-            f"ab._END_SECONDS = {0.1 if deaf else processes.PATIENCE_SECONDS}; main()"
+            f"ab._END_SECONDS = {0.1 if deaf else 2 * processes.PATIENCE_SECONDS}; main()"
         )
         command = [
             sys.executable, "-c", code, "ab", "--base", python, "--head", python,
             "--output", tmp_path / "results", "merge",
         ]  # fmt: skip
-        child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=os.environ.copy())
+        # As a shell does in a script.
+        ignore = partial(signal.signal, signal.SIGINT, signal.SIG_IGN) if in_background else None
+        child = subprocess.Popen(
+            command, stderr=subprocess.PIPE, text=True, env=os.environ.copy(), preexec_fn=ignore
+        )
         processes.until(waits.exists, "the second block")
         return child
 
     return start_ab
 
 
-@pytest.mark.parametrize("deaf", [False, True])
-def test_interrupt_ends_the_measurement_and_keeps_earlier_blocks(start, tmp_path, tag, deaf):
-    child = start(deaf=deaf)
-    child.send_signal(signal.SIGINT)
+@pytest.mark.parametrize(
+    ("given", "number"),
+    [
+        ({}, signal.SIGINT),
+        ({"deaf": True}, signal.SIGINT),
+        ({"in_background": True}, signal.SIGTERM),
+    ],
+)
+def test_interrupt_ends_the_measurement_and_keeps_earlier_blocks(
+    start, tmp_path, tag, given, number
+):
+    child = start(**given)
+    child.send_signal(number)
     _, stderr = child.communicate(timeout=processes.PATIENCE_SECONDS)
     assert child.returncode == 130, stderr
     assert tag.processes() == []
