@@ -232,12 +232,18 @@ def _import_mpi() -> Any:
         # We initialise it ourselves, and never finalize where that could wait for a dead peer.
         mpi4py.rc.initialize = False
         mpi4py.rc.finalize = False
+    # Else UCX replaces the handler of SIGHUP when it is loaded, and a closed terminal ends nothing.
+    is_set = "UCX_DEBUG_SIGNO" in os.environ
+    os.environ.setdefault("UCX_DEBUG_SIGNO", "0")
     try:
         from mpi4py import MPI
     except (ImportError, RuntimeError) as error:
         raise UnavailableError(
             WHAT, f"mpi4py finds no MPI library ({error})", "pip install mpich"
         ) from error
+    finally:
+        if not is_set:
+            del os.environ["UCX_DEBUG_SIGNO"]
     return MPI
 
 

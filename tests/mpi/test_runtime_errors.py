@@ -1,6 +1,11 @@
-"""Each way in which a process can't have mpi:// ends in a message that says what to do."""
+"""Each way in which a process can't have mpi:// ends in a message that says what to do.
+
+And a process that has it handles signals as before.
+"""
 
 import importlib.util
+import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -104,3 +109,22 @@ def test_singleton_is_refused_with_how_to_start_instead() -> None:
     )
     assert "FatalCommClosedError" in output
     assert "mpiexec" in output
+
+
+@pytest.mark.parametrize(
+    ("handler", "returncode"), [("SIG_DFL", -signal.SIGHUP), ("lambda *_: sys.exit(7)", 7)]
+)
+def test_hangup_is_handled_as_before_mpi_was_loaded(handler: str, returncode: int) -> None:
+    code = f"""
+    import os, sys
+    from signal import SIG_DFL, SIGHUP, signal
+    from commbench.mpi.runtime import runtime
+    signal(SIGHUP, {handler})
+    runtime("127.0.0.1")
+    assert "UCX_DEBUG_SIGNO" not in os.environ
+    os.kill(os.getpid(), SIGHUP)
+    """
+    environ = {k: v for k, v in os.environ.items() if k != "UCX_DEBUG_SIGNO"}
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, timeout=60, check=False, env=environ)
+    assert done.returncode == returncode
