@@ -77,7 +77,9 @@ def install_log_handler() -> bool:
     for path in loaded("libucs"):
         library = ctypes.CDLL(path)
         library.ucs_log_push_handler(_handler)
-        # UCX may log when it is unloaded, after the interpreter is gone.
-        atexit.register(library.ucs_log_pop_handler)
+        # UCX may call the handler until the interpreter is gone: handlers of atexit receive, too.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(_handler))
+        # Py_AtExit's last function runs first: this one before MPI_Finalize, which may log.
+        atexit.register(ctypes.pythonapi.Py_AtExit, library.ucs_log_pop_handler)
         return True
     return False

@@ -1,6 +1,6 @@
 """Each way in which a process can't have mpi:// ends in a message that says what to do.
 
-And a process that has it handles signals as before.
+And a process that has it ends as one without: by signals, and with its functions of atexit.
 """
 
 import importlib.util
@@ -128,3 +128,22 @@ def test_hangup_is_handled_as_before_mpi_was_loaded(handler: str, returncode: in
     command = [sys.executable, "-c", textwrap.dedent(code)]
     done = subprocess.run(command, timeout=60, check=False, env=environ)
     assert done.returncode == returncode
+
+
+def test_functions_of_atexit_can_use_mpi_when_a_peer_dies() -> None:
+    """Distributed closes clients in one, which goes on receiving meanwhile."""
+    output = output_of(
+        """
+        import atexit, ctypes
+        def lose_peer():
+            # As UCX does when process 7 has died.
+            ctypes.CDLL(loaded("libucs")[0]).ucs_log_dispatch(b"", 1, b"", 0, None, b"pid=7")
+            print(n_failures(7), "failure")
+        atexit.register(lose_peer)
+        from commbench.mpi.libraries import loaded
+        from commbench.mpi.peer_failure import n_failures
+        from commbench.mpi.runtime import runtime
+        runtime("127.0.0.1")
+        """
+    )
+    assert "1 failure" in output
