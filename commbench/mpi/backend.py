@@ -31,7 +31,7 @@ from commbench.mpi.channel import Channel
 from commbench.mpi.comm import MPIComm
 from commbench.mpi.control import Control
 from commbench.mpi.engine import Engine
-from commbench.mpi.handshake import Hello, RefusedError
+from commbench.mpi.handshake import Hello, MismatchError, RefusedError
 from commbench.mpi.pairing import introduce, share_communicator
 from commbench.mpi.pairs import release_dead_soon
 from commbench.mpi.runtime import runtime
@@ -129,7 +129,7 @@ class MPIConnector(Connector, RequireEncryptionMixin):  # type: ignore[misc]
                 peer=address,
                 deserialize=deserialize,
             )
-        except RefusedError as error:
+        except (RefusedError, MismatchError) as error:
             control.abort()
             raise FatalCommClosedError(f"{PREFIX}{address} refuses: {error}") from error
         except OSError as error:
@@ -246,7 +246,7 @@ class MPIListener(BaseListener, RequireEncryptionMixin):  # type: ignore[misc]
                 ),
                 timeout,
             )
-        except FatalCommClosedError as error:
+        except (FatalCommClosedError, MismatchError) as error:
             logger.warning("Refused %s: %s", control.peer_address, error)
             control.close()
             return None

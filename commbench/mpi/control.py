@@ -24,11 +24,13 @@ from commbench.mpi.handshake import (
     MAC_BYTES,
     MAGIC,
     Kind,
+    MismatchError,
     ProtocolError,
     RefusedError,
     decode_body,
     decode_header,
     encode,
+    shortened,
 )
 
 __all__ = ["Control", "Record", "RecordHandler", "wake"]
@@ -139,6 +141,12 @@ class Control(asyncio.Protocol):
                     self._parse_messages()
                 if len(self._received) > _MAX_UNREAD_BYTES:
                     raise ProtocolError("a handshake without end")
+        except MismatchError as error:
+            self._fail(error)
+            # With an HMAC of the key a stranger could test guesses.
+            self._key = b""
+            self.send(Kind.REFUSE, reason=shortened(str(error)))
+            self.close()
         except ProtocolError as error:
             self._fail(error)
             self.abort()

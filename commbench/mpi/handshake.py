@@ -2,7 +2,8 @@
 
 A message is ``b"DMPI"``, the version, the kind and the length of its body (at most 4 KiB), the body
 (a JSON object), and an HMAC of all that. Everything else ends the connection. The key of the HMAC
-is ``distributed.comm.mpi.key`` of Dask's configuration. Without one, the HMAC is a checksum.
+is ``distributed.comm.mpi.key`` of Dask's configuration. Without one, the HMAC is a checksum. A peer
+with another version or key gets REFUSE without a key, which helps nobody to guess this one.
 
 ::
 
@@ -41,6 +42,7 @@ __all__ = [
     "MAX_BODY",
     "Hello",
     "Kind",
+    "MismatchError",
     "ProtocolError",
     "RefusedError",
     "decode_body",
@@ -73,6 +75,10 @@ class Kind(enum.IntEnum):
 
 class ProtocolError(OSError):
     """The peer violated the protocol."""
+
+
+class MismatchError(ProtocolError):
+    """The two ends differ in version or key."""
 
 
 class RefusedError(OSError):
@@ -191,6 +197,8 @@ def decode_header(header: bytes | bytearray) -> tuple[Kind, int]:
 
     Raises
     ------
+    MismatchError
+        Where the peer has another version.
     ProtocolError
         Where this is no message of this protocol.
 
@@ -205,7 +213,7 @@ def decode_header(header: bytes | bytearray) -> tuple[Kind, int]:
     if magic != MAGIC:
         raise ProtocolError(f"not an mpi:// peer: it began with {magic!r}")
     if version != VERSION:
-        raise ProtocolError(f"the peer has version {version} of mpi://, this end {VERSION}")
+        raise MismatchError(f"the peer has version {version} of mpi://, this end {VERSION}")
     if kind not in Kind._value2member_map_ or length > MAX_BODY:
         raise ProtocolError(f"a message of kind {kind} and {length} B")
     return Kind(kind), length
@@ -216,8 +224,10 @@ def decode_body(message: bytes | bytearray, key: bytes = b"") -> dict[str, Any]:
 
     Raises
     ------
+    MismatchError
+        Where its HMAC is wrong.
     ProtocolError
-        Where its HMAC is wrong, or the body is no JSON object.
+        Where the body is no JSON object.
 
     Examples
     --------
@@ -226,7 +236,7 @@ def decode_body(message: bytes | bytearray, key: bytes = b"") -> dict[str, Any]:
     """
     content, code = message[:-MAC_BYTES], message[-MAC_BYTES:]
     if not hmac.compare_digest(_code(content, key), bytes(code)):
-        raise ProtocolError(
+        raise MismatchError(
             "a message is damaged, or the two ends differ in distributed.comm.mpi.key"
         )
     try:

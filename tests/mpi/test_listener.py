@@ -7,7 +7,9 @@ import random
 import socket
 from collections import Counter
 from typing import Any
+from unittest import mock
 
+import dask
 import psutil
 import pytest
 from distributed.comm import connect, listen, parse_host_port
@@ -25,8 +27,8 @@ from peers import (
 )
 from scenarios import or_slow, scenario
 
+from commbench.mpi import backend, handshake, pairs
 from commbench.mpi import connect as mpi_connect
-from commbench.mpi import handshake, pairs
 from commbench.mpi.control import Control
 from commbench.mpi.handshake import Kind
 from commbench.mpi.runtime import runtime
@@ -281,6 +283,41 @@ async def test_who_claims_the_name_of_a_live_process_gets_no_connection() -> Non
             control.abort()
         assert pairs.PAIRS[name] == [pair]
         await victim.check()
+
+
+@scenario(30)
+async def test_ends_with_different_keys_or_versions_fail_at_once_and_say_why() -> None:
+    key = "distributed.comm.mpi.key"
+    backend.logger.warning = warning = mock.Mock()  # type: ignore[method-assign]
+
+    async def answer(data: bytes) -> bytes:
+        reader, writer = await asyncio.open_connection(*listener.get_host_port())
+        writer.write(data)
+        reply = await asyncio.wait_for(reader.read(), 60)
+        writer.close()
+        return reply
+
+    def newer(data: bytes) -> bytes:
+        return data[:4] + bytes([handshake.VERSION + 1]) + data[5:]
+
+    for given, other in (("", "b"), ("a", ""), ("a", "b")):
+        with dask.config.set({key: given}):
+            listener = await listen("mpi://127.0.0.1:0", handler)
+        with dask.config.set({key: other}), pytest.raises(FatalCommClosedError, match=key):
+            await connect(listener.contact_address, timeout=20)
+        greeting = handshake.encode(Kind.HELLO, hello("f" * 32), other.encode())
+        for data, reason in ((greeting, key), (newer(greeting), "version")):
+            reply = await answer(data)
+            assert handshake.decode_header(reply[: handshake.HEADER.size])[0] is Kind.REFUSE
+            # The HMAC is one without a key.
+            assert reason in handshake.decode_body(reply)["reason"]
+        listener.stop()
+    server = await asyncio.start_server(lambda _, w: w.write(newer(reply)), "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    with pytest.raises(FatalCommClosedError, match="version"):
+        await connect(f"mpi://127.0.0.1:{port}", timeout=20)
+    server.close()
+    assert warning.call_count == 9
 
 
 @scenario(30)
