@@ -13,6 +13,9 @@ from commbench.mpi.transfers import Transfer
 
 __all__ = ["ChannelClosedError", "Sender"]
 
+_INTERRUPTED: list[Any] = []
+"""Buffers for good: an interrupt may lose the request by which MPI reads one of them."""
+
 
 class ChannelClosedError(OSError):
     """The channel is closed: no more messages can be received or sent."""
@@ -91,17 +94,20 @@ class Sender:
                 for piece in wire.pieces(buffer):
                     requests.append(send((piece, byte), rank, tag))
             complete = not large and requests[0].Test()
-        except Exception as error:
+            self.n_sent += 1
+            if not complete:
+                transfer = Transfer(requests, (header, large), nbytes, False, self._on_sent)
+                self._pending.add(transfer)
+                self._engine.start(transfer)
+        except BaseException as error:
             # Sends can't be withdrawn: the peer may wait for the rest of this message.
             self._engine.park([Transfer(requests, (header, large), nbytes, False, None)])
-            reason = f"MPI could not send: {error}"
+            reason = f"MPI could not send: {str(error) or repr(error)}"
             self._on_failure(reason)
+            if not isinstance(error, Exception):
+                _INTERRUPTED.append((header, large))
+                raise
             raise ChannelClosedError(reason) from error
-        self.n_sent += 1
-        if not complete:
-            transfer = Transfer(requests, (header, large), nbytes, False, self._on_sent)
-            self._pending.add(transfer)
-            self._engine.start(transfer)
         if self.peer_is_idle:
             self._control.record(Record.DOORBELL, self.n_sent)
         return nbytes

@@ -208,8 +208,10 @@ class Transfers(deque[Transfer]):
         began = called = time.perf_counter()
         n_still = 0
         while self:
-            transfer = self.popleft()
+            transfer = self[0]
             complete = transfer.advance()
+            # Not before: an interrupt of MPI would lose it.
+            self.rotate(-1)
             now = time.perf_counter()
             n_still += 1
             moves = now - called > MOVED_S
@@ -219,10 +221,9 @@ class Transfers(deque[Transfer]):
                 self._moved_at = now
             if complete:
                 ended = True
+                self.pop()
                 transfer.finish()
                 self.admit()
-            else:
-                self.append(transfer)
             called = time.perf_counter()
             spent = called - began
             if n_still < len(self):

@@ -21,7 +21,7 @@ from commbench.mpi import engine, sender, wire
 from commbench.mpi.channel import Channel, ChannelClosedError
 from commbench.mpi.control import Record
 from commbench.mpi.engine import Engine
-from commbench.mpi.transfers import Transfer
+from commbench.mpi.transfers import Transfer, Transfers
 
 
 class Request:
@@ -134,6 +134,41 @@ async def test_a_send_to_a_dead_peer_does_not_keep_the_channel() -> None:
     with pytest.raises(ChannelClosedError, match="killed"):
         await end.channel.receive()
     await end.ended()
+
+
+def interrupt(*_: Any) -> Any:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("n_sent", [0, 1])
+@in_event_loop
+async def test_an_interrupted_send_keeps_what_mpi_reads(
+    n_sent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sender, "_INTERRUPTED", kept := [])
+    request, frame = Request(False), bytes(100_000)
+    sends = iter([lambda: request] * n_sent + [interrupt])
+    end = End(Communicator())
+    end.communicator.Isend = lambda *_: next(sends)()  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        end.channel.send([frame])
+    parked = end.channel.engine._parked
+    assert [list(transfer.requests) for transfer in parked] == [[request]] * n_sent
+    for header, large in [*kept, *(transfer.buffers for transfer in parked)]:
+        assert header == LARGE
+        assert large == [frame]
+    assert len(kept) == 1
+    await end.ended()
+
+
+def test_an_interrupted_test_of_a_request_loses_no_transfer() -> None:
+    transfers = Transfers()
+    for test in (interrupt, lambda: False):
+        transfers.append(Transfer([SimpleNamespace(Test=test)], b"", 8, False, None))
+    both = list(transfers)
+    with pytest.raises(KeyboardInterrupt):
+        transfers.advance(0)
+    assert list(transfers) == both
 
 
 @in_event_loop
