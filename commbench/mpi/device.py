@@ -10,7 +10,8 @@ host       Dask serializes it, which copies it to host memory: one of the ends h
 =========  ======================================================================================
 
 GPUs work asynchronously: a frame must be complete before it is sent, and a copy before the frame is
-returned. The stream in which a frame was made is unknown, so this synchronizes the whole device.
+returned. The stream in which a frame was made is unknown, so this synchronizes the whole device. A
+frame on another device than the event loop's current one is copied to that first.
 """
 
 from __future__ import annotations
@@ -113,12 +114,17 @@ def copy_up(source: Any, frame: Any) -> None:
 
 def outgoing(frame: Any) -> Any:
     """Return the buffer that MPI sends for a frame in GPU memory; it is complete."""
+    import cupy
+
     if frame.__cuda_array_interface__["shape"] == (0,):
         return b""
+    if isinstance(frame, cupy.ndarray) and frame.device.id != cupy.cuda.Device().id:
+        # It is copied to the current device.
+        frame.device.synchronize()
+    source = _as_bytes(frame)
     _wait()
     if path() == DIRECT:
-        return _as_bytes(frame)
-    source = _as_bytes(frame)
+        return source
     host = pinned(source.nbytes)
     copy_down(source, host)
     return memoryview(host)

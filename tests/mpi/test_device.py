@@ -79,6 +79,39 @@ def test_process_that_has_not_loaded_cupy_sends_host_memory(
         assert device.path() == path
 
 
+@pytest.mark.parametrize(
+    ("path", "rest"), [(device.DIRECT, []), (device.STAGED, ["asarray", "get", 0])]
+)
+@pytest.mark.parametrize(("number", "first"), [(0, []), (1, [1])])
+def test_a_frame_on_another_gpu_and_its_copy_on_this_one_are_complete_when_sent(
+    number: int, first: list[Any], path: str, rest: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Any] = []
+
+    def gpu(number: int = 0) -> Any:
+        return SimpleNamespace(id=number, synchronize=lambda: calls.append(number))
+
+    class Array:
+        __cuda_array_interface__ = {"shape": (8,)}  # noqa: RUF012
+        nbytes = 8
+        device = gpu(number)
+        reshape = view = lambda self, _: self
+
+        def get(self, out: Any) -> None:
+            calls.append("get")
+
+    def asarray(frame: Any) -> Any:
+        calls.append("asarray")
+        return frame
+
+    cupy = SimpleNamespace(ndarray=Array, asarray=asarray, cuda=SimpleNamespace(Device=gpu))
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setattr(device, "path", lambda: path)
+    monkeypatch.setattr(device, "pinned", bytearray)
+    device.outgoing(Array())
+    assert calls == [*first, "asarray", 0, *rest]
+
+
 def test_frames_of_gpu_memory_are_sent_apart_from_bundled_frames() -> None:
     frames = [b"small", b"gpu", bytes(LARGE), b"", b"more"]
     header, large, nbytes = pack(frames, {1, 3})

@@ -55,6 +55,10 @@ class ndarray(numpy.ndarray):  # noqa: N801
     def data(self):
         return MemoryPointer(self)
 
+    @property
+    def device(self):
+        return Device()
+
     def get(self, stream=None, order="C", out=None, blocking=True):
         COUNTS["down"] += 1
         host = numpy.array(self.view(numpy.ndarray))
@@ -102,7 +106,7 @@ class Device:
     """One of the GPUs that this process sees."""
 
     def __init__(self, number=0):
-        self.number = number
+        self.id = number
 
     def __enter__(self):
         return self
