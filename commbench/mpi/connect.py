@@ -227,7 +227,9 @@ def start_connect(
         except Exception as error:  # noqa: BLE001 - mpi4py's class is not importable here
             CALLS.count_kept(1)
             CALLS.end(error)
-            call.set_result(OSError(f"MPI could not connect two processes: {error}"))
+            if not isinstance(error, FatalCommClosedError):
+                error = OSError(f"MPI could not connect two processes: {error}")
+            call.set_result(error)
             try:
                 _drain_late_messages(local, end)
             finally:

@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import re
 import threading
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
+
+from distributed.comm.core import FatalCommClosedError
 
 __all__ = ["attached", "host", "made_by", "mapped", "release", "segments", "unlink_files"]
 
@@ -88,6 +91,8 @@ def attached(ids: Iterable[int]) -> Iterator[None]:
 
     Raises
     ------
+    FatalCommClosedError
+        If one of them belongs to a user who gives no access.
     OSError
         If one of them is gone, and so the process that made it.
     """
@@ -96,6 +101,11 @@ def attached(ids: Iterable[int]) -> Iterator[None]:
         for number in ids:
             address = _libc.shmat(number, None, _SHM_RDONLY)
             if address == _FAILED:
+                if ctypes.get_errno() == errno.EACCES:
+                    raise FatalCommClosedError(
+                        "the peer runs on this host as another user, who gives no access to its "
+                        "shared memory: use the same user, the same primary group, or tcp://"
+                    )
                 raise OSError(ctypes.get_errno(), "the peer's shared memory is gone")
             addresses.append(address)
         yield

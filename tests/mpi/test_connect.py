@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import ctypes
+import os
 import socket
 import threading
 from types import SimpleNamespace
@@ -88,6 +90,24 @@ def test_a_thread_stays_where_ucx_may_still_send_from_its_stack(
     assert thread.is_alive()
     ended.set()
     thread.join()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_a_peer_of_another_user_is_a_fatal_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connect, "_drain_late_messages", lambda *_: None)
+    monkeypatch.setattr(connect, "CALLS", calls := Calls())
+    calls.begin()
+    libc = ctypes.CDLL(None)
+    segment = libc.shmget(0, 4096, 0o600)
+    try:
+        os.seteuid(65534)
+        call = connect.start_connect(None, "", 0, frozenset({segment}), None)  # type: ignore[arg-type]
+        error = call.result()
+    finally:
+        os.seteuid(0)
+        libc.shmctl(segment, 0, None)
+    assert isinstance(error, FatalCommClosedError)
+    assert "as another user" in str(error)
 
 
 def test_failure_to_start_a_thread_is_an_oserror(monkeypatch: pytest.MonkeyPatch) -> None:
