@@ -228,7 +228,8 @@ def _slow_in_group(group: pd.DataFrame, run: Run, both_ways: bool) -> pd.DataFra
             sends, receives = (_mostly(slow, end, len(workers)) for end in (src, dst))
     if not (slow | common).any():
         return group.iloc[:0]
-    by_launch = _logs_by_launch(group, run, slow, src, dst, workers)
+    by_launch = _logs_by_launch(group, run, src, dst, workers)
+    ordinary = by_launch.loc[:, ~slow].median(axis="columns")
     hosts = _host_names(group, run, workers)
     # Those that are as fast as expected may still be slower than others.
     causes = [
@@ -241,10 +242,9 @@ def _slow_in_group(group: pd.DataFrame, run: Run, both_ways: bool) -> pd.DataFra
         )
     tables = []
     for kind, cause, members, limit in causes:
-        effects = by_launch[by_launch["pair"].isin(members)]
-        slower = effects["value"] - (effects["typical"] if limit is None else limit)
+        slower = by_launch[members].sub(ordinary if limit is None else limit, axis="index")
         # A launch may have transfers of slow pairs only.
-        effects = slower.groupby(effects["launch"]).median().dropna().to_numpy()
+        effects = slower.median(axis="columns").dropna().to_numpy()
         reference = typical if limit is None else limit
         factor = np.exp(np.median(effects if len(effects) else logs[members] - reference))
         low, high, level = launches_interval(np.exp(effects).tolist())
@@ -378,43 +378,43 @@ def _numbers(names: Any, workers: pd.Index[str]) -> Array:
 
 
 def _logs_by_launch(
-    group: pd.DataFrame, run: Run, slow: Array, src: Array, dst: Array, workers: pd.Index[str]
+    group: pd.DataFrame, run: Run, src: Array, dst: Array, workers: pd.Index[str]
 ) -> pd.DataFrame:
-    """Return the logarithm of each pair's time per byte in each launch, and its ordinary pairs'."""
+    """Return the logarithm of each pair's time per byte in each launch.
+
+    Shape (n_launches, n_pairs); nan where a launch has no transfer of the pair.
+    """
     case_id, channel = group.iloc[0][["case_id", "channel"]]
     log, n = run.transfers, len(workers) + 1
     counts = counting(run) & (log["stop_s"] > log["start_s"])
     counts &= (log["case_id"] == case_id) & (log["channel"] == channel)
-    numbers = pd.Index((src + 1) * n + dst + 1)
-    tables = []
-    for launch in log["launch"].unique():
+    # Workers of other classes have the number 0.
+    numbers = np.full(n * n, -1, dtype=np.int32)
+    numbers[(src + 1) * n + dst + 1] = np.arange(len(group))
+    overlap = _overlap(run.pairs[["channel", "concurrency"]].loc[group.index]).to_numpy()
+    launches = log["launch"].unique()
+    logs = np.full((len(launches), len(group)), np.nan)
+    for number, launch in enumerate(launches):
         rows = np.flatnonzero(counts & (log["launch"] == launch))
-        # Those that are not among the workers have the number 0.
         sender, receiver = (_numbers(log[end].array[rows], workers) + 1 for end in ("src", "dst"))
-        pair = sender * n + receiver
-        order = grouping.sort_order(pair)
-        rows, pair = rows[order], pair[order]
-        del sender, receiver, order
+        pair = numbers[sender * n + receiver]
+        in_group = np.flatnonzero(pair >= 0)
+        in_group = in_group[grouping.sort_order(pair[in_group])]
+        rows, pair = rows[in_group], pair[in_group]
+        del sender, receiver, in_group
         start_s, stop_s, nbytes = (
             log[name].to_numpy()[rows] for name in ("start_s", "stop_s", "nbytes")
         )
         del rows
         first = grouping.starts(pair)
         (values,) = grouping.quantiles(np.log((stop_s - start_s) / nbytes), pair, [0.5])
-        busy_s = grouping.union_lengths(start_s, stop_s, pair)
-        table = {
-            "launch": launch,
-            "pair": numbers.get_indexer(pair[first]),
-            "value": values,
-            "together": busy_s / np.add.reduceat(nbytes, first),
-        }
-        tables.append(pd.DataFrame(table))
-    logs = pd.concat(tables, ignore_index=True)
-    logs = logs[logs["pair"] >= 0]
-    overlap = _overlap(run.pairs[["channel", "concurrency"]].loc[group.index]).to_numpy()
-    logs["value"] = logs["value"].mask(overlap[logs["pair"]], np.log(logs["together"]))
-    ordinary = logs["value"].mask(slow[logs["pair"]]).groupby(logs["launch"])
-    return logs.assign(typical=ordinary.transform("median"))
+        together = overlap[pair]
+        batch = pair[together]
+        busy_s = grouping.union_lengths(start_s[together], stop_s[together], batch)
+        total = np.add.reduceat(nbytes[together], grouping.starts(batch))
+        values[overlap[pair[first]]] = np.log(busy_s / total)
+        logs[number, pair[first]] = values
+    return pd.DataFrame(logs)
 
 
 def _causes(
