@@ -26,7 +26,7 @@ from commbench.reports.sections import (
     some,
 )
 from commbench.stats import MIN_LAUNCHES
-from commbench.stats.selection import counted
+from commbench.stats.selection import counts
 from commbench.stats.stragglers import (
     MIN_PAIRS,
     MIN_SLOWDOWN,
@@ -314,8 +314,8 @@ def no_slow_pair(run: Run) -> Iterator[str]:
         tested |= tested.index.isin([*run.manifest.expected_Bps], level="link")
         n_left_out = len(pairs) - int(rates.size()[tested].sum())
         left_out = f" ({plural(n_left_out, 'pair')} can't be compared)" * (n_left_out > 0)
-        log = counted(run.transfers[["case_id", "launch", "iteration"]], run)
-        launches = log.groupby("case_id", observed=True)["launch"].nunique()
+        log = run.transfers
+        launches = log["launch"][counts(log, run)].groupby(log["case_id"], observed=True).nunique()
         n_launches = launches[tested.index[tested].unique("case_id")].min()
         few = f"a pair with fewer than {MIN_TRANSFERS} transfers is not tested: more --iterations"
         if not enough:
