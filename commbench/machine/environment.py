@@ -32,7 +32,7 @@ PACKAGES = (
     "cudf-cu12", "cudf-cu13", "numpy", "pandas", "pyarrow", "scipy", "tornado", "msgpack",
 )  # fmt: skip
 _VARIABLES = (
-    r"(UCX|UCXPY|DASK|OMP|MPICH|MPIR|OMPI|MPI4PY)_.*|CUDA_VISIBLE_DEVICES"
+    r"(UCX|UCXPY|DASK|OMP|MALLOC|MPICH|MPIR|OMPI|MPI4PY)_.*|CUDA_VISIBLE_DEVICES"
     r"|RAPIDS_LIBUCX_PREFER_SYSTEM_LIBRARY|(OPENBLAS|MKL)_NUM_THREADS"
 )
 SECRETS = re.compile("TOKEN|SECRET|PASS|AUTH|CREDENTIAL", re.IGNORECASE)
@@ -229,7 +229,7 @@ def checkout(folder: Path) -> dict[str, Any] | None:
 
 
 def variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables of Dask, UCX, MPI and CUDA, without secrets."""
+    """Return the variables of Dask, UCX, MPI, CUDA and glibc's allocator, without secrets."""
     kept = {}
     for name in sorted(environ):
         if not re.fullmatch(_VARIABLES, name):

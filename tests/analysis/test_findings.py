@@ -53,6 +53,9 @@ def found(case, records, environment=CORES, **manifest):
     return by_rule
 
 
+FAULTS = [("memory", "page-faults", 2.0)]
+
+
 def launches(*records):
     return [dataclasses.replace(each, launch=n) for n in range(6) for each in records]
 
@@ -721,6 +724,33 @@ def test_pauses_are_the_share_of_the_workers_time():
     # A task goes on, so that a thread with one loses nothing.
     busy = iterations(CASE, tasks={"cpu_seconds": 9.8}, activities=[("execute", "thread-cpu", 9.8)])
     assert "memory-pauses" not in found(CASE, [*busy, *records[-6:]])
+
+
+def test_the_threads_of_a_worker_share_its_page_faults():
+    case = case_of(n_threads=2)
+    finding = found(case, iterations(case, activities=FAULTS))["page-faults"]
+    assert "take 10% of the time" in finding.statement
+    assert (finding.effect.low, finding.effect.high) == pytest.approx((0.1, 0.1))
+    # On full cores two workers save 4 of 20 CPU seconds.
+    full = iterations(case, tasks={"wait_seconds": 12.0}, activities=FAULTS)
+    finding = found(case, full)["page-faults"]
+    assert (finding.effect.low, finding.effect.high) == pytest.approx((0.1, 0.2))
+    few = [("memory", "page-faults", 0.4)]
+    assert "page-faults" not in found(CASE, iterations(CASE, activities=few))
+
+
+def test_the_settings_that_keep_freed_memory_are_advised_once():
+    finding = found(CASE, iterations(CASE, activities=FAULTS))["page-faults"]
+    (kept,) = finding.trials
+    assert all(f"{name}={value}" in finding.remedy for name, value in kept.items())
+    other = case_of(env=dict(kept))
+    for case, environment in ((other, CORES), (CASE, {**CORES, "variables": kept})):
+        finding = found(case, iterations(case, activities=FAULTS), environment)["page-faults"]
+        assert not finding.trials
+        assert "32 MiB" in finding.remedy
+    # Full memory is another cause, and the settings would fill it further.
+    spills = launches(spill(CASE, 0, n_values=0, paused_seconds=4.0))
+    assert "page-faults" not in found(CASE, [*iterations(CASE, activities=FAULTS), *spills])
 
 
 def test_the_workers_of_a_region_are_those_that_there_are_in_most_iterations():

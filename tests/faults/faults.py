@@ -127,8 +127,11 @@ def find(case):
 RULE = Rule(title="nothing", limit="none", find=find, needs_profile=False)
 """
 """A rule whose remedies can't help, so that there is something to prove about a healthy run."""
-_WAITS = ("few-cores", "bandwidth", "small-messages", "p2p-disk")
-"""What may be true of any computation here: there are more processes than cores, and a disk."""
+_WAITS = ("few-cores", "bandwidth", "small-messages", "p2p-disk", "page-faults")
+"""What may be true of any computation here: there are more processes than cores, and a disk.
+
+Dask lets workers give memory back.
+"""
 FAULTS = {
     "gil": Fault(
         jobs=_JOBS, amounts=(1.0, 2.0, 1.5),
@@ -192,6 +195,7 @@ FAULTS = {
         # The worker would resume at once.
         environ={"DASK_DISTRIBUTED__WORKER__MEMORY__PAUSE": "False"},
     ),
+    "page-faults": Fault(jobs=_JOBS, amounts=(30.0, 120.0, 60.0), curable=True),
     # Dask leaves the random numbers of transpose-sum as they are.
     "compression": Fault(
         jobs=("merge", "merge", "shuffle"), amounts=(1.0, 1.0, 1.0), in_job=False,

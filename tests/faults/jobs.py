@@ -5,8 +5,8 @@ Each is a workload ``jobs:NAME``; ``fault`` names what is done to it, ``amount``
 thousands of tasks, of ``parallelism`` tasks at once, of ``preparation`` seconds in which the client
 computes, of ``unbalanced-p2p`` the share of the data that go to one partition, of ``skew`` the time
 of one worker's tasks over that of others, or of one task in halves of a second, of ``p2p-disk`` the
-megabytes that its disk writes in a second, of ``blocked-loop`` and ``memory-pauses`` the share of
-the time.
+megabytes that its disk writes in a second, of ``page-faults`` the megabytes that a task uses and
+frees one by one, of ``blocked-loop`` and ``memory-pauses`` the share of the time.
 """
 
 import asyncio
@@ -34,6 +34,8 @@ def _task(value, fault, amount, is_first=False):
     if fault == "gil":
         use_core(0.05 * amount)
     else:
+        for _ in range(int(amount) if fault == "page-faults" else 0):
+            np.ones(125_000)
         seconds = {"parallelism": 0.5, "none": 0.05 * amount}.get(fault, 0.05)
         time.sleep(0.5 * amount if fault == "skew" and is_first else seconds)
     return value

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import functools
 import math
+import mmap
 import os
 import threading
 import time
@@ -38,6 +39,14 @@ def spin(seconds):
 
 def sleep(seconds):
     time.sleep(seconds)
+
+
+def use_memory(_seconds):
+    """Write to 256 MB of fresh pages."""
+    for _ in range(4):
+        with mmap.mmap(-1, mmap.PAGESIZE << 14, mmap.MAP_PRIVATE) as memory:
+            memory.madvise(mmap.MADV_NOHUGEPAGE)
+            memory[:: mmap.PAGESIZE] = bytes(1 << 14)
 
 
 def block_the_loop(seconds):
@@ -282,6 +291,31 @@ def test_long_turns_of_a_loop_have_their_begin_and_end():
     ((start_s, stop_s),) = asyncio.run(work())
     assert 0.015 <= start_s < stop_s
     assert 0.25 <= stop_s - start_s < 0.4
+
+
+def test_a_page_fault_takes_as_long_as_it_takes_to_write_to_a_fresh_page():
+    counter, n_pages = plugins.PageFaultCounter(), 1 << 14
+    with mmap.mmap(-1, n_pages * mmap.PAGESIZE, mmap.MAP_PRIVATE) as memory:
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+        before_s, began = counter.seconds, time.thread_time()
+        memory[:: mmap.PAGESIZE] = bytes(n_pages)
+        spent, seconds = time.thread_time() - began, counter.seconds - before_s
+        before_s = counter.seconds
+        memory[:: mmap.PAGESIZE] = bytes(n_pages)
+        again = counter.seconds - before_s
+    assert 0.3 * spent <= seconds <= 1.5 * spent
+    assert again < 0.1 * seconds
+
+
+def test_page_faults_of_a_task_are_those_of_its_worker(profile):
+    def page_faults(function):
+        return sum(
+            each.seconds for each in profile(function)[0]
+            if isinstance(each, Activity) and each.label == "page-faults"
+        )  # fmt: skip
+
+    # There are 65,536 per iteration, each of which takes far more than 50 ns.
+    assert page_faults(use_memory) > page_faults(sleep) + 2 * 65_536 * 50e-9
 
 
 def test_the_turns_of_a_loop_without_a_selector_are_unknown():
