@@ -185,8 +185,11 @@ def _differences(run: Run, figure: Figure, value: Value, device: str, layer: str
         yield "memory of CPUs, not GPUs" if device == "cpu" else "memory of GPUs, not CPUs"
     if value.layer and layer != value.layer:
         yield f"layer {layer}, not {value.layer}"
-    if figure.across_hosts and len(hosts(run)) < 2:
+    n_hosts = len(hosts(run))
+    if figure.across_hosts and n_hosts < 2:
         yield "one host, not several"
+    elif not figure.across_hosts and n_hosts > 1:
+        yield "several hosts, not one"
     if layer == "workload" and any(c.cluster.task_placement == "pinned" for c in run.suite.cases):
         yield "tasks pinned, not placed by Dask"
     yield from figure.notes
@@ -222,9 +225,9 @@ def measured_quantities(run: Run, wanted: Collection[str]) -> pd.DataFrame:
         varied. ``message_bytes`` is 0 for other workloads, ``n_workers`` for a
         ping-pong. ``low``, ``mid`` and ``high`` are: for ``time``, ``throughput``,
         ``communication time``, ``transfer throughput``, ``latency`` and ``bandwidth`` the median
-        and its interval, nan without one; for ``pair bandwidth`` the median of the ordered pairs'
-        medians, the smallest and the largest of them; for ``transfer time`` the median and the
-        quartiles of single transfers.
+        and its interval, nan without one; for ``pair bandwidth`` the median of the medians of the
+        ordered pairs (of those that NVLink joins, if it joins some), the smallest and the largest
+        of them; for ``transfer time`` the median and the quartiles of single transfers.
     """
     rows = []
     for quantity in wanted:
@@ -248,7 +251,10 @@ def _measured(quantity: str, run: Run) -> Iterator[_Measured]:
         yield from _summarized(quantity, run)
     elif quantity == "pair bandwidth":
         medians = run.pairs[(run.pairs["channel"] == "gather") & run.pairs["q50_Bps"].notna()]
-        for case_id, speed in medians.groupby("case_id", observed=True)["q50_Bps"]:
+        for case_id, pairs in medians.groupby("case_id", observed=True):
+            # Published are the pairs that NVLink joins; a DGX-1 has others, too.
+            joined = pairs[pairs["link"].astype("str").str.startswith("NV")]
+            speed = (pairs if joined.empty else joined)["q50_Bps"]
             yield case_id, "workload", 0, (speed.min(), speed.median(), speed.max())
     elif quantity == "transfer time":
         for case_id, seconds in _transfers(run).groupby("case_id")["seconds"]:

@@ -4,7 +4,7 @@ import math
 
 import builders
 import pytest
-from builders import address, end, launches, log_count, message, sample, transfer
+from builders import address, end, launches, log_count, message, place, sample, transfer
 
 from commbench import stats
 from commbench.model import published
@@ -142,7 +142,9 @@ def test_absolute_values_are_matched_by_backend(recorded):
     assert here["ucx:shm"] == (None, pytest.approx(4e9))
     assert here["ucx:ib"][0] == 12.6e9
     assert math.isnan(here["ucx:ib"][1])
-    assert rows[4].differences == ("the rows per chunk were not published",)
+    assert rows[4].differences == (
+        "several hosts, not one", "the rows per chunk were not published",
+    )  # fmt: skip
     assert rows[5].differences == ()
 
 
@@ -198,6 +200,17 @@ def test_ranges_of_pairs_and_of_single_transfers(recorded):
     )
     assert pair.value is not None
     assert (pair.value.low, pair.value.high) == (5e9, 12e9)
+
+
+def test_the_bandwidth_of_pairs_is_of_those_that_nvlink_joins_if_it_joins_some(recorded):
+    case = builders.case("ucx:nvlink+ib", "transpose-sum", cluster=cluster(n_workers=8))
+    links = ["GPU1=NV1 GPU2=SYS", "GPU0=NV1 GPU2=SYS", "GPU0=SYS GPU1=SYS"]
+    records = [sample(case, 10.0), end(case)]
+    records += [transfer(case, 0.0, seconds, dst=dst) for dst, seconds in (("1", 1.0), ("2", 4.0))]
+    gpus = [place(case, n, gpu=n, gpu_links=text) for n, text in zip("012", links, strict=True)]
+    for places, expected in ((gpus, (8e6,) * 3), ([], (2e6, 5e6, 8e6))):
+        (row, *_) = compared(recorded, "ucx_dgx_blog.transpose", [case], [*records, *places])
+        assert (row.here_low, row.here, row.here_high) == pytest.approx(expected, rel=1e-5)
 
 
 def test_a_median_of_0_s_gives_no_ratio(recorded):

@@ -80,7 +80,7 @@ _MEANINGS = {
     "transfer throughput": "transfer throughput: Σ bytes / Σ durations of all fetches that count.",
     "transfer time": "transfer time: the duration of one fetch, median and quartiles.",
     "pair bandwidth": "pair bandwidth: median, smallest and largest of the ordered pairs' median "
-    "bandwidths.",
+    "bandwidths, of those that NVLink joins if it joins some.",
     "latency": "latency: half a round trip.",
     "bandwidth": "bandwidth: message size / half a round trip.",
 }
