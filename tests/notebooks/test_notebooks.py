@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -93,6 +94,17 @@ def test_executing_a_notebook_changes_no_other_file(executed):
     results = "results/reference"
     assert contents(copy / results) == contents(ROOT / results)
     assert set(contents(copy / "notebooks")) == {path.name, "execute.py"}
+
+
+def test_notebooks_are_executed_one_after_another(tmp_path):
+    """So that none disturbs the one that measures."""
+    shutil.copy(FOLDER / "execute.py", tmp_path)
+    for name in "ab":
+        source = f"import time\nprint('{name}', file=open('log', 'a'))\ntime.sleep(1)\n"
+        cell = nbformat.v4.new_code_cell(f"{source}print('{name}', file=open('log', 'a'))")
+        nbformat.write(nbformat.v4.new_notebook(cells=[cell]), tmp_path / f"{name}.ipynb")
+    subprocess.run([sys.executable, "execute.py"], cwd=tmp_path, check=True, capture_output=True)
+    assert (tmp_path / "log").read_text().split() == ["a", "a", "b", "b"]
 
 
 @EACH_NOTEBOOK
