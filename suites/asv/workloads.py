@@ -1,6 +1,7 @@
 """What ``asv run`` measures: the cases of ``suite.toml``, in one run of commbench's.
 
-``COMMBENCH_ASV_OPTIONS`` is added to the command line of ``commbench run``, as in ``--launches 1``.
+``COMMBENCH_ASV_OPTIONS`` is added to the command line of ``commbench run``, as in ``--launches 1``,
+but can't change settings that are parameters here, such as ``--iterations``: ``suite.toml`` can.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ def setup_cache() -> dict[str, Any]:
     return {
         "run": str(run.path),
         "medians": asv.medians(run),
-        "attempted": {(asv.benchmark(case.workload), case.backend) for case in cases},
+        "attempted": {
+            (asv.benchmark(case.workload), case.backend, asv.describe_settings(case))
+            for case in cases
+        },
     }
 
 
@@ -69,8 +73,15 @@ def _found(measured: dict[str, Any], workload: str, *params: Any) -> Any:
     if samples:
         # asv takes its value and statistics from samples, as it does for its own timings.
         return {"samples": samples, "number": 1}
-    if (name, params[0]) in measured["attempted"]:
+    backend, *_, wanted = params
+    attempted = {each[2] for each in measured["attempted"] if each[:2] == (name, backend)}
+    if wanted in attempted:
         raise RuntimeError(f"no launch ended well; see {measured['run']}/report.md")
+    if attempted:
+        raise RuntimeError(
+            f"COMMBENCH_ASV_OPTIONS changes the settings of {_FILE.name}, {wanted}, to "
+            f"{' or '.join(sorted(attempted))}; change them there"
+        )
     return math.nan
 
 

@@ -100,8 +100,11 @@ def test_benchmark_has_samples_nan_if_absent_or_an_error(workloads, recorded):
     assert workloads.track_merge(results, *key) == {"samples": [1.0], "number": 1}
     absent = ("ucx:ib", *key[1:])
     assert math.isnan(workloads.track_merge(results, *absent))
-    results["attempted"] = {("workloads.track_merge", "ucx:ib")}
+    results["attempted"] = {("workloads.track_merge", "ucx:ib", key[-1])}
     with pytest.raises(RuntimeError, match=r"no launch ended well; see run/report.md"):
+        workloads.track_merge(results, *absent)
+    results["attempted"] = {("workloads.track_merge", "ucx:ib", "iterations=3")}
+    with pytest.raises(RuntimeError, match=r"the settings of suite.toml, .* to iterations=3;"):
         workloads.track_merge(results, *absent)
 
 
