@@ -97,33 +97,33 @@ def find(run: Run) -> list[str]:
             f"the suite reproduces {run.suite.reproduces}, which this commbench doesn't know; "
             "use the commbench that made the run"
         )
-    for warnings in (
+    for check in (
         _unequal_work, _modes, _running_clusters, _clocks, undecided, _imprecise, _launches,
         _untimed, _coverage,
     ):  # fmt: skip
-        texts += guarded(warnings, run)
+        texts += guarded(check, run)
     return texts + disturbances(run)
 
 
-def guarded(warnings: Callable[[Run], Iterable[str]], run: Run, what: str = "") -> list[str]:
-    """Return the warnings, or one with the error: a plug-in's records may be unlike any other's."""
+def guarded(check: Callable[[Run], Iterable[str]], run: Run, what: str = "") -> list[str]:
+    """Return the warnings of `check`, or one with its error: plug-ins may record anything."""
     try:
-        return list(warnings(run))
+        return list(check(run))
     except ResultsError:
         raise
     except Exception as error:  # noqa: BLE001
-        what = what or f"the check {warnings.__name__.strip('_')}"
+        what = what or f"the check {check.__name__.strip('_')}"
         return [f"{what} could not be made: {error!r}"]
 
 
 def disturbances(run: Run) -> list[Disturbance]:
     """Return the warnings about what may have changed the times of a run."""
     texts = list[str]()
-    for warnings in (
+    for check in (
         _other_load, _stolen_time, _unstable_samples, _stalls, _drift, _spilling, _compression,
         _clock_steps, _oversubscription, _frequency_scaling,
     ):  # fmt: skip
-        texts += guarded(warnings, run)
+        texts += guarded(check, run)
     return [text if isinstance(text, Disturbance) else Disturbance(text, "") for text in texts]
 
 

@@ -78,8 +78,9 @@ class TransferRecord(_IterationRecord, table="transfers", in_parts=True):
 
     ``dst`` fetched ``n_keys`` from ``src``, or ``src`` sent ``n_keys`` shards. ``nbytes`` is the
     data's size in memory. The duration is ``stop_s - start_s``, because the duration in the log is
-    at least 1 ms. ``channel`` is ``gather`` for fetches of computations, for those of all-to-all
-    ``alone`` (one pair at a time) or ``together`` (all pairs at once), and ``p2p`` for batches.
+    at least 1 ms. ``channel`` is ``gather`` for fetches of computations; ``alone`` (one pair at a
+    time) or ``together`` (all pairs at once) for those of all-to-all; ``alone``, ``rounds`` or
+    ``again`` (alone, if slow in rounds) for those of links; and ``p2p`` for batches.
     Of these, ``queue_s`` is the time that the oldest shard waited at the sender, ``handling_s``
     that of the receiver's handler, which includes unpickling of shards below 64 KiB, and
     ``shuffle`` the name of the tasks that made the shards. ``start_s`` is when the batch leaves the

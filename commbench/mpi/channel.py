@@ -24,9 +24,13 @@ so that the tag may be used again::
 
 While this end is IDLE, the peer sends DOORBELL with each message, and the engine polls until that
 message has arrived. From every state, a failure of MPI ends the channel at once. So does the loss
-of the TCP connection, unless announced messages are missing, or this end is POLLING, when the peer
-announces none, or one is found that was sent before the peer read IDLE: then the channel ends when
-none has arrived for `GRACE_S`, while this end waits for them.
+of the TCP connection, unless messages may still arrive:
+
+- announced ones are missing,
+- this end is POLLING, so that the peer announces none, or
+- MPI has one that the peer sent before it read IDLE.
+
+Then the channel ends when none has arrived for `GRACE_S` while this end waits for one.
 
 A send can't be withdrawn from MPI. A channel that was closed or aborted therefore lingers: it
 receives and drops what the peer had already sent. If the peer has died, sends that it never
@@ -51,7 +55,7 @@ from commbench.mpi.spin_policy import SpinPolicy
 __all__ = ["Channel", "ChannelClosedError"]
 
 GRACE_S = 1.0
-"""How long to wait for announced messages after the peer has closed and gone away."""
+"""How long to wait for the next message of a peer whose TCP connection is lost."""
 N_LAST_PROBES = 10
 """MPI needs more than one call to find a message that has arrived."""
 
@@ -296,7 +300,8 @@ class Channel:
 
     def on_lost(self, reason: str) -> None:
         """Handle the loss of the TCP connection: the peer died, or both ends have closed."""
-        # While this end polls, the peer doesn't ring for what it sends.
+        # The number of missing messages: the peer announces none of those that it sends while this
+        # end polls, or before it reads that this end is idle.
         is_unknown = not self._peer_closed and (
             not self._announced_idle or (not self.expects() and self._finds_message())
         )

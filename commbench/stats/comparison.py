@@ -279,7 +279,7 @@ def compare_pairs(
         Whether sides that moved other bytes have the verdict ``unequal``. Of one case with other
         software, the bytes are a part of what has changed.
     """
-    ranks = [
+    interval_tests = [
         inference.SIGNED_RANK
         if paired and one.blocks == two.blocks and min(one.medians.min(), two.medians.min()) > 0
         else inference.MANN_WHITNEY
@@ -288,10 +288,10 @@ def compare_pairs(
     tests = [
         # Equal medians have no sign, so that fewer outcomes are possible.
         inference.MANN_WHITNEY
-        if rank == inference.SIGNED_RANK
+        if interval_test == inference.SIGNED_RANK
         and len(pairs) * 2 / 2.0 ** np.count_nonzero(one.medians != two.medians) > alpha
-        else rank
-        for rank, (one, two) in zip(ranks, pairs, strict=True)
+        else interval_test
+        for interval_test, (one, two) in zip(interval_tests, pairs, strict=True)
     ]
     level = alpha / max(1, len(pairs))
     adjusted = inference.holm(
@@ -301,8 +301,12 @@ def compare_pairs(
         ]
     )
     return [
-        _comparison(one, two, min_effect, max(p_value, alike), test, rank, level, alpha, equal_work)
-        for (one, two), p_value, test, rank in zip(pairs, adjusted, tests, ranks, strict=True)
+        _comparison(
+            one, two, min_effect, max(p_value, alike), test, interval_test, level, alpha, equal_work
+        )
+        for (one, two), p_value, test, interval_test in zip(
+            pairs, adjusted, tests, interval_tests, strict=True
+        )
     ]
 
 
@@ -330,12 +334,12 @@ def _detectable(one: Side, two: Side, min_effect: float, test: str, level: float
 
 
 def _comparison(
-    one: Side, two: Side, min_effect: float, p_value: float, test: str, ranks: str,
+    one: Side, two: Side, min_effect: float, p_value: float, test: str, interval_test: str,
     level: float, alpha: float, equal_work: bool,
 ) -> Comparison:  # fmt: skip
     """Return the comparison of two sides.
 
-    The ratio and its interval are those of the test `ranks`, `p_value` and the verdict those of
+    The ratio and its interval are those of `interval_test`, `p_value` and the verdict those of
     `test`.
     """
     n_one, n_two = len(one.medians), len(two.medians)
@@ -344,15 +348,16 @@ def _comparison(
     # Medians of 0, below the resolution of a clock, have no ratio.
     if min(one.medians.min(), two.medians.min()) > 0:
         logs = {
-            kind: inference.log_ratios(kind, one.medians, two.medians) for kind in (ranks, test)
+            kind: inference.log_ratios(kind, one.medians, two.medians)
+            for kind in (interval_test, test)
         }
-        ratio = math.exp(np.median(logs[ranks]))
+        ratio = math.exp(np.median(logs[interval_test]))
         if n_launches >= MIN_LAUNCHES:
             # Of few launches, pairs have no interval at the strict level of an early look.
             intervals = [
                 inference.interval(kind, logs[kind], n_one, n_two, two_sided)
                 for kind, two_sided in (
-                    (ranks, 1 - CONFIDENCE), (test, alpha), (ranks, 2 * alpha)
+                    (interval_test, 1 - CONFIDENCE), (test, alpha), (interval_test, 2 * alpha)
                 )
             ]  # fmt: skip
             (low, high), (below, above), (same_low, same_high) = np.exp(intervals).tolist()
@@ -399,7 +404,7 @@ def _comparison(
         baseline_moved_bytes=one.moved_bytes,
         candidate_moved_bytes=two.moved_bytes,
         verdict=verdict,
-        paired=ranks == inference.SIGNED_RANK,
+        paired=interval_test == inference.SIGNED_RANK,
         alpha=alpha,
     )
 

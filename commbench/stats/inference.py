@@ -143,23 +143,23 @@ def _differences(test: str, baseline: Array, candidate: Array) -> Array:
     return np.asarray((pairs[..., first] + pairs[..., second]) / 2)
 
 
-def interval(test: str, ratios: Array, n_one: int, n_two: int, level: float) -> tuple[float, float]:
+def interval(test: str, logs: Array, n_one: int, n_two: int, level: float) -> tuple[float, float]:
     """Return the limits of the log ratios that `test` does not reject at the two-sided `level`.
 
-    `ratios` is the result of ``log_ratios`` for these numbers of launches. The limits are infinite
+    `logs` is the result of ``log_ratios`` for these numbers of launches. The limits are infinite
     if the test can't reject any. See E. L. Lehmann, Nonparametrics, sections 2.6 and 4.5.
 
     Examples
     --------
-    >>> ratios = log_ratios(SIGNED_RANK, np.ones(6), np.exp([0.1, 0.2, 0.3, 0.4, 0.5, 0.6]))
-    >>> low, high = interval(SIGNED_RANK, ratios, 6, 6, 0.05)
+    >>> logs = log_ratios(SIGNED_RANK, np.ones(6), np.exp([0.1, 0.2, 0.3, 0.4, 0.5, 0.6]))
+    >>> low, high = interval(SIGNED_RANK, logs, 6, 6, 0.05)
     >>> f"{low:.1f} {high:.1f}"
     '0.1 0.6'
     """
     n_most = _n_significant(test, n_one, n_two, level)
     if n_most == 0:
         return -np.inf, np.inf
-    return float(ratios[n_most - 1]), float(ratios[-n_most])
+    return float(logs[n_most - 1]), float(logs[-n_most])
 
 
 @cache
