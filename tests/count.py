@@ -7,7 +7,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def main() -> None:
-    """Print a row for each folder of ``commbench/``, and the sums that CONTRIBUTING speaks of."""
+    """Print a row for each folder of ``commbench/``, and their sums."""
     modules = sorted((ROOT / "commbench").rglob("*.py"))
     folders: dict[str, list[Path]] = {}
     for path in modules:

@@ -1,4 +1,4 @@
-"""Run a plan: one child process group per launch, with a deadline; no printing, no files.
+"""Run a plan: one child process group per launch, with a deadline; no printing.
 
 A launch that crashes, hangs, is killed or writes invalid records becomes a ``Failure``. Its
 processes are killed, and the plan goes on.
