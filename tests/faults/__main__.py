@@ -54,8 +54,8 @@ def _failed(name: str) -> Outcome:
 def tables(rows: list[dict[str, Any]]) -> str:
     """Return the rates of hits and of false alarms, as Markdown."""
     lines = [
-        "| rule | what it detects | hits while tuning | hits in validation | false alarms | "
-        "cured by `prove` | predicted: measured gains |",
+        "| rule | what it detects | hits (tuning) | hits (validation) | false alarms | "
+        "cured by `prove` | predicted: measured gain |",
         "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     names = [*Outcome.__dataclass_fields__, "trial", "seed", "at", "commit", "machine"]
@@ -66,8 +66,8 @@ def tables(rows: list[dict[str, Any]]) -> str:
     left_out = ""
     if len(others):
         left_out = (
-            f" Proofs in jobs that no setting cures don't count: {others['right'].sum()} of "
-            f"{len(others)} cured."
+            f" Not counted: proofs in jobs that no setting cures ({others['right'].sum()} of "
+            f"{len(others)} cured)."
         )
     healthy = table[table["rule"].eq("") & table["commit"].map(_all_present).astype(bool)]
     runs = table.drop_duplicates(["trial", "seed"])
@@ -81,7 +81,7 @@ def tables(rows: list[dict[str, Any]]) -> str:
         false = [name in named for named in without]
         right, validates = trials["right"], _validates(trials)
         lines.append(
-            f"| `{name}` | {rule.title}; from {rule.limit} | {_rate(right[~validates])} | "
+            f"| `{name}` | {rule.title}; limit: {rule.limit} | {_rate(right[~validates])} | "
             f"{_rate(right[validates])} | {_rate(false)} | "
             f"{_proofs(proofs[proofs['rule'] == name])} |"
         )
@@ -92,16 +92,15 @@ def tables(rows: list[dict[str, Any]]) -> str:
         gain = (known["gain_low"] + known["gain_high"]) / 2
         in_range = gain.between(known["effect_low"], known["effect_high"])
         is_present = _are_present(known)
-        lines.append(
-            f"\nOf healthy runs, {_rate(~healthy['right'].astype(bool))} had a finding; with "
-            f"useless remedies, nothing was proved: {_rate(useless['right'])}. Of the "
-            f"faults, {_rate(faulty['right'].astype(bool))} were cured. The predicted effect was "
-            f"within the interval of the measured gain: {_rate(within[is_present])}, and the "
-            f"middle of that interval within the predicted range: {_rate(in_range[is_present])}; "
-            f"with earlier estimates, {_rate(within[~is_present])} and "
-            f"{_rate(in_range[~is_present])}.{left_out}\n"
-            f"{outcomes.origin(every)}"
+        rates = (
+            f"Healthy runs with a finding: {_rate(~healthy['right'].astype(bool))}. Faults that "
+            f"`prove` cured: {_rate(faulty['right'].astype(bool))}; useless remedies that it did "
+            f"not confirm: {_rate(useless['right'])}. Predicted effects within the interval of the "
+            f"measured gain: {_rate(within[is_present])}, and the middle of that interval within "
+            f"the predicted range: {_rate(in_range[is_present])}; earlier estimates: "
+            f"{_rate(within[~is_present])} and {_rate(in_range[~is_present])}.{left_out}"
         )
+        lines = [rates, "", *lines, "", outcomes.origin(every)]
     return "\n".join(lines)
 
 
@@ -116,10 +115,9 @@ def summary(rows: list[dict[str, Any]]) -> str:
     healthy = healthy[healthy["commit"].map(_all_present).astype(bool)]
     cures = proofs[proofs["rule"] != ""]
     return (
-        f"- **Of {len(unseen)} unseen faults {unseen['right'].sum()} were found**; "
-        f"of {len(healthy)} runs whose tasks only sleep, {(~healthy['right']).sum()} had a\n"
-        f"  finding; in {cures['right'].sum()} of {len(cures)} proofs of faults, "
-        "`prove` found the cure."
+        f"- **{unseen['right'].sum()} of {len(unseen)} injected faults were detected** (none was "
+        f"used for tuning); {(~healthy['right']).sum()} of {len(healthy)} runs whose tasks only\n"
+        f"  sleep had a finding; `prove` cured {cures['right'].sum()} of {len(cures)} faults."
     )
 
 
