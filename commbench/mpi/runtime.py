@@ -125,7 +125,7 @@ def runtime(address: str = "") -> Runtime:
             raise UnavailableError(
                 WHAT,
                 "this process was forked from one that had already started MPI",
-                "start processes by spawn or forkserver (Dask's own default), "
+                "start processes by spawn (Dask's default) or forkserver, "
                 "or before the first use of mpi://",
             )
         return _runtime
