@@ -88,7 +88,7 @@ def test_forked_child_is_refused() -> None:
         """
     )
     assert "was forked" in output
-    assert "spawn" in output
+    assert "spawn (Dask's default)" in output
 
 
 def test_singleton_is_refused_with_how_to_start_instead() -> None:
