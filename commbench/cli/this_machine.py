@@ -11,7 +11,6 @@ import click
 from commbench.cli.results import PATH
 from commbench.errors import UsageError
 from commbench.harness.options import POSITIVE
-from commbench.model.units import format_bandwidth, format_seconds
 from commbench.store import files
 
 if TYPE_CHECKING:
@@ -57,15 +56,6 @@ def render_examination(examination: Examination, console: Console) -> None:
         why = f"sets {item.settings}" if item.available else f"{item.reason}{remedy}"
         checks.append((item.name, item.device, "yes" if item.available else "no", why))
     _section(console, "Backends", checks)
-    lanes: dict[tuple[str, str, str, str], list[str]] = {}
-    for lane in examination.transports:
-        rate = "—" if lane.bandwidth_Bps is None else format_bandwidth(lane.bandwidth_Bps)
-        delay = "—" if lane.latency_s is None else format_seconds(lane.latency_s)
-        lanes.setdefault((lane.name, lane.kind, rate, delay), []).append(lane.device)
-    if lanes:
-        header = ("transport", "kind", "bandwidth", "latency", "devices")
-        rows = [(*lane, " ".join(devices)) for lane, devices in lanes.items()]
-        _section(console, "UCX's transports, as UCX assumes and nobody measured", [header, *rows])
     _section(console, "Advice", examination.advice or [("none", "nothing to be said against it")])
 
 

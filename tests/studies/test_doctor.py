@@ -2,55 +2,16 @@ import copy
 import io
 import re
 
-import processes
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rich.console import Console
 
 from commbench.backends.base import Backend, Transport, Unavailability
 from commbench.cli import this_machine
 from commbench.errors import UnavailableError, UsageError
-from commbench.machine import environment, installed
+from commbench.machine import environment
 from commbench.studies import doctor
-from commbench.studies.doctor import BackendCheck, Examination, UcxTransport
+from commbench.studies.doctor import BackendCheck, Examination
 
-UCX_INFO = """\
-[1709593833.970341] [node:3719984:0]  sock.c:89   UCX  DEBUG ioctl failed
-#
-# Memory domain: tcp
-#     Component: tcp
-#
-#      Transport: tcp
-#         Device: lo
-#           Type: network
-#  System device: <unknown>
-#
-#      capabilities:
-#            bandwidth: 11.91/ppn + 0.00 MB/sec
-#              latency: 10960 nsec
-#       device address: 18 bytes
-#
-# Connection manager: tcp
-#      max_conn_priv: 2064 bytes
-#
-#      Transport: rc_mlx5
-#         Device: mlx5_0:1
-#           Type: network
-#  System device: mlx5_0 (0)
-#
-#      capabilities:
-#            bandwidth: 23588.09/ppn + 0.00 MB/sec
-#              latency: 600 + 1.000 * N nsec
-#
-#   Transport: mm
-#      Device: posix
-#            bandwidth: 12179.00 MB/sec
-#              latency: 80 nsec
-#   Transport: odd
-#            bandwidth: unlimited
-#              latency: none
-"""
 HEALTHY = {
     "host": {
         "name": "node1", "kernel": "Linux 6.1.0 #1 SMP", "os": "Rocky Linux 9.4",
@@ -88,10 +49,6 @@ PORT = {
     "name": "mlx5_0", "port": "1", "state": "4: ACTIVE", "rate": "400 Gb/sec (4X NDR)",
     "link_layer": "InfiniBand", "numa_node": 0,
 }  # fmt: skip
-TCP = UcxTransport("tcp", "eth0", "network", 12.0e6, 1e-5)
-FAST = UcxTransport("tcp", "eth0", "network", 12e9, 1e-5)
-RC = UcxTransport("rc_mlx5", "mlx5_0:1", "network", 24e9, 6e-7)
-UNKNOWN_SPEED = [HEALTHY["network"][0] | {"speed_Mbps": None}]
 LITTLE_LOCKED = {"memlock_bytes": 65536}
 UCXX = {"distributed-ucxx-cu13": "0.52"}
 
@@ -104,12 +61,9 @@ def machine(**changes):
     return changed
 
 
-def advice(transports=(), ucx_error="", **changes):
+def advice(**changes):
     """Return the advice on a healthy machine with changes as ``severity: text``."""
-    examination = Examination(
-        machine=machine(**changes), transports=transports, ucx_error=ucx_error
-    )
-    return [f"{each.severity}: {each.text}" for each in doctor.advise(examination)]
+    return [f"{each.severity}: {each.text}" for each in doctor.advise(machine(**changes))]
 
 
 def draw(examination, width):
@@ -179,7 +133,6 @@ class TestBackends:
         self, monkeypatch, gpus, devices
     ):
         monkeypatch.setattr("commbench.model.registry.names", lambda _: ["tcp", "pigeon"])
-        monkeypatch.setattr(installed, "ucx_tools", lambda: None)
         monkeypatch.setattr(environment, "collect", lambda: machine(gpus=gpus))
         checks = doctor.examine().backends
         assert {check.device for check in checks} == devices
@@ -196,60 +149,6 @@ def test_examining_this_machine_prints_nothing_and_lists_warnings_first(capfd):
     severities = [each.severity for each in examination.advice]
     assert severities == sorted(severities, key="warning note".index)
     assert capfd.readouterr() == ("", "")
-
-
-class TestUcxInfo:
-    """The transports that ``ucx_info`` lists."""
-
-    @pytest.fixture
-    def ucx_info(self, tmp_path, monkeypatch):
-        """Return a function that writes an ucx_info, and returns its path."""
-        (tmp_path / "bin").mkdir()
-        monkeypatch.setattr(installed, "ucx_tools", lambda: tmp_path / "bin")
-        return lambda script: processes.program(tmp_path / "bin/ucx_info", script)
-
-    def test_transports_have_devices_bandwidths_and_latencies(self):
-        tcp, infiniband, old, odd = doctor.parse_ucx_info(UCX_INFO)
-        assert (tcp.name, tcp.device, tcp.kind) == ("tcp", "lo", "network")
-        assert tcp.bandwidth_Bps == pytest.approx(11.91 * 2**20)
-        assert tcp.latency_s == pytest.approx(10.96e-6)
-        assert (infiniband.name, infiniband.device) == ("rc_mlx5", "mlx5_0:1")
-        assert infiniband.bandwidth_Bps == pytest.approx(23588.09 * 2**20)
-        assert infiniband.latency_s == pytest.approx(600e-9)
-        assert (old.name, old.device, old.bandwidth_Bps) == ("mm", "posix", 12179 * 2.0**20)
-        assert odd == UcxTransport("odd", "", "", None, None)
-
-    @given(st.lists(st.sampled_from([*UCX_INFO.splitlines(), "# Transport:", "#", ":"])))
-    def test_lost_and_shuffled_lines_never_raise(self, lines):
-        doctor.parse_ucx_info("\n".join(lines))
-
-    @given(st.text())
-    def test_any_text_never_raises(self, text):
-        doctor.parse_ucx_info(text)
-        doctor.parse_ucx_info(f"# Transport: {text}\n# bandwidth: {text}\n# latency: {text}")
-
-    def test_without_ucx_there_are_no_transports_and_no_error(self, monkeypatch):
-        monkeypatch.setattr(installed, "ucx_tools", lambda: None)
-        assert doctor.ucx_transports() == ((), "")
-
-    @pytest.mark.parametrize(
-        ("script", "complaint"),
-        [
-            ("echo error while loading shared libraries: libucp.so.0 >&2; exit 127", "libucp.so.0"),
-            ("echo '# Library version: 1.21.0'", "listed no transport"),
-        ],
-    )
-    def test_the_complaint_of_a_failing_ucx_info_is_kept(self, ucx_info, script, complaint):
-        ucx_info(script)
-        transports, error = doctor.ucx_transports()
-        assert transports == ()
-        assert complaint in error
-
-    def test_libraries_of_the_wheel_come_before_those_of_the_user(self, ucx_info, monkeypatch):
-        monkeypatch.setenv("LD_LIBRARY_PATH", "/mine")
-        library = ucx_info('echo "# Transport: $LD_LIBRARY_PATH $1"').parents[1] / "lib"
-        (transport,), error = doctor.ucx_transports()
-        assert (transport.name, error) == (f"{library}:{library}/ucx:/mine -d", "")
 
 
 @pytest.mark.parametrize(
@@ -274,9 +173,6 @@ class TestUcxInfo:
         ({"gpus": [GPU], "variables": {"CUDA_VISIBLE_DEVICES": ""}}, "warning.*hides every GPU"),
         ({"variables": {"UCX_TLS": "all"}}, "warning: UCX_TLS.*outranks"),
         ({"memory": LITTLE_LOCKED, "rdma": [PORT]}, ".*65.5 kB"),
-        ({"rdma": [PORT], "transports": (TCP,)}, ".*without verbs"),
-        ({"network": UNKNOWN_SPEED, "transports": (TCP,)}, ".*UCX takes eth0 for 100 Mb/s"),
-        ({"ucx_error": "it broke"}, "warning: it is not known what UCX offers: it broke"),
         # It outranks the configuration, but need not be set any more.
         (
             {"packages": UCXX, "variables": {"UCX_MM_ERROR_HANDLING": "Y"}},
@@ -298,11 +194,7 @@ def test_each_flaw_of_the_machine_brings_one_piece_of_advice(changes, expected):
         {"memory": {"cgroup_limit_bytes": "unlimited"}},
         {"memory": {"cgroup_limit_bytes": None}},
         {"memory": {"cgroup_limit_bytes": 2 * 10**12}},
-        {"rdma": [PORT], "transports": (TCP, RC)},
-        {"rdma": [PORT | {"state": "1: DOWN"}], "transports": (TCP,)},
-        {"rdma": [PORT | {"state": None}]},
-        {"network": UNKNOWN_SPEED, "transports": (FAST,)},
-        {"transports": (TCP,)},
+        {"rdma": [PORT]},
     ],
 )
 def test_a_machine_without_flaws_needs_no_advice(changes):
@@ -326,7 +218,6 @@ LONG = Examination(
             name="ucx:tcp+shm+nvlink+ib", device="gpu", reason=REASON, remedy="pip install '[ucx]'"
         ),
     ),
-    transports=(RC, UcxTransport("rc_mlx5", "mlx5_1:1", "network", 24e9, 6e-7), TCP),
     mpiexec=PATH,
     advice=(doctor.Advice("warning", ADVICE),),
 )
@@ -355,11 +246,6 @@ def test_no_fact_is_cut_or_read_as_markup_at_any_width(width):
         "dask 2026.7.1, numpy 2.4.6",
     ):
         assert "".join(fact.split()) in squeezed
-
-
-def test_devices_of_one_transport_share_a_line():
-    (line,) = [line for line in draw(LONG, 200).splitlines() if line.startswith("rc_mlx5")]
-    assert line.split()[-2:] == ["mlx5_0:1", "mlx5_1:1"]
 
 
 @pytest.mark.parametrize("width", [1, 20, 80])
