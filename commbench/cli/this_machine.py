@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import click
 
 from commbench.cli.results import PATH
-from commbench.errors import UsageError
 from commbench.harness.options import POSITIVE
 from commbench.store import files
 
@@ -92,17 +91,11 @@ def _facts(examination: Examination) -> list[tuple[str, str]]:
 @click.command()
 @click.argument("file", type=PATH, required=False)
 @click.option(
-    "--figure", type=PATH, metavar="FILE.svg|png",
-    help="Draw the links.",
-)  # fmt: skip
-@click.option(
     "--write-placement", type=PATH, metavar="FILE.toml",
     help="Write what `--placement auto` would bind workers to, as a file for `--placement`.",
 )  # fmt: skip
 @click.option("--workers", type=POSITIVE, help="The number of workers.  [default: one per GPU]")
-def topology(
-    file: Path | None, figure: Path | None, write_placement: Path | None, workers: int | None
-) -> None:
+def topology(file: Path | None, write_placement: Path | None, workers: int | None) -> None:
     """Show NUMA nodes, GPUs and NICs, and the links between them.
 
     FILE has the output of `nvidia-smi topo -m` on another machine.
@@ -110,9 +103,6 @@ def topology(
     from commbench.machine import topology as topologies
     from commbench.reports import host_tables, terminal
 
-    form = figure.suffix if figure else ".svg"
-    if form not in (".svg", ".png"):
-        raise UsageError(f"--figure {figure}: a figure is FILE.svg or FILE.png")
     host = topologies.this_host() if file is None else topologies.read_host(file)
     click.echo(
         terminal.page(host_tables.heading(host), host.notes, host_tables.tables(host)), nl=False
@@ -120,13 +110,5 @@ def topology(
     if write_placement is not None:
         device = "gpu" if host.gpus else "cpu"
         placement = topologies.auto(host, workers or max(1, len(host.gpus)), device)
-        _write(write_placement, host_tables.placement_file(placement, host))
-    if figure is not None:
-        from commbench.reports.figures import host_figure, style
-
-        _write(figure, style.encoded(host_figure.draw(host), form.removeprefix(".")))
-
-
-def _write(path: Path, content: str | bytes) -> None:
-    files.write(path, content)
-    click.echo(f"wrote {path}")
+        files.write(write_placement, host_tables.placement_file(placement, host))
+        click.echo(f"wrote {write_placement}")

@@ -98,7 +98,8 @@ def _node(number: int | None) -> str:
 def _matrix(host: Host) -> Table:
     devices = host.devices
     links = {one: [host.link(one, other) for other in devices] for one in devices}
-    kinds = {link_kind(link) for row in links.values() for link in row}
+    # NVLinks have their number at the end.
+    kinds = {link.rstrip("0123456789") for row in links.values() for link in row}
     notes = [text for kind, text in LINKS.items() if kind in kinds]
     return Table(
         "Links",
@@ -106,11 +107,6 @@ def _matrix(host: Host) -> Table:
         tuple((one, *(SHORT.get(link, link) or "—" for link in row)) for one, row in links.items()),
         "; ".join(notes) + "." * bool(notes),
     )
-
-
-def link_kind(link: str) -> str:
-    """Return the key of a link in ``LINKS``: NVLinks have their number at the end."""
-    return link.rstrip("0123456789")
 
 
 def placement_file(placement: Sequence[Placement], host: Host) -> str:

@@ -48,8 +48,6 @@ def test_a_driver_without_a_gpu_is_mentioned(tmp_path, monkeypatch):
     [
         (("absent.txt",), 2, "can't read absent.txt"),
         ((".",), 2, "can't read ."),
-        (("--figure", "links.pdf"), 2, "a figure is FILE.svg or FILE.png"),
-        (("--figure", "nowhere/links.svg"), 1, "can't write nowhere/links.svg"),
         ((str(DGX1), "--write-placement", "x.toml", "--workers", "9"), 2,
          "each of the 9 workers one GPU, and dgx1.txt has 8"),
         ((str(DGX1), "--write-placement", "nowhere/x.toml"), 1, "can't write nowhere"),
@@ -62,15 +60,6 @@ def test_invalid_arguments_end_with_a_message(arguments, status, message, tmp_pa
     assert result.exit_code == status, result.output
     assert message in " ".join(result.output.split())
     assert "Traceback" not in result.output
-
-
-@pytest.mark.parametrize("form", ["svg", "png"])
-def test_the_figure_has_the_format_of_its_suffix(form, tmp_path):
-    path = tmp_path / f"links.{form}"
-    result = topology(DGX1, "--figure", path)
-    assert result.exit_code == 0, result.output
-    assert result.output.endswith(f"wrote {path}\n")
-    assert path.read_bytes()[:5] == {"svg": b"<?xml", "png": b"\x89PNG\r"}[form]
 
 
 def test_the_written_placement_is_that_of_auto(tmp_path):
