@@ -29,7 +29,6 @@ _ASV = "asv"
 @click.argument("run", type=RUN)
 @click.option(
     "--format", "form", default="terminal", show_default=True, metavar="FORMAT",
-    shell_complete=options.complete("report"),
     help="terminal, tables, markdown, html, csv, json, junit, osu, pyperf, trace, or what a "
     "plugin adds.",
 )  # fmt: skip
@@ -82,7 +81,6 @@ def open_(run: Path) -> None:
 @click.argument("run", type=RUN)
 @click.option(
     "--format", "form", required=True, metavar="FORMAT",
-    shell_complete=options.complete("report", _ASV),
     help="asv, csv, junit, osu, pyperf, or another format of `commbench report`.",
 )  # fmt: skip
 @click.option(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import partial
 from itertools import chain
@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 import click
-from click.shell_completion import CompletionItem
 
 from commbench.errors import UnavailableError, UsageError
-from commbench.model import Case, ClusterSpec, Manifest, Stopping, Suite, registry, units
+from commbench.model import Case, ClusterSpec, Manifest, Stopping, Suite, units
 from commbench.workloads import device as devices
 from commbench.workloads.base import PairWorkload, Workload
 
@@ -74,11 +73,6 @@ class _RunPath(click.Path):
                     f"{folder}/", param, ctx,
                 )  # fmt: skip
         return super().convert(value, param, ctx)
-
-    def shell_complete(self, ctx: Any, param: Any, incomplete: str) -> Any:
-        names = [LATEST, *map(str, _runs(Path("results")))]
-        matching = [CompletionItem(name) for name in names if name.startswith(incomplete)]
-        return matching or super().shell_complete(ctx, param, incomplete)
 
 
 def _runs(folder: Path) -> list[Path]:
@@ -136,17 +130,6 @@ _BY_UNIT = {"bytes": BYTES, "seconds": SECONDS, "share": SHARE}
 _FORMATS = {"bytes": units.format_message_size, "seconds": "{:g}s".format}
 
 
-def complete(kind: str, *more: str) -> Callable[..., list[str]]:
-    """Return a completion of the last item in a list: a plug-in, or one of `more`."""
-
-    def matches(_context: Any, _param: Any, incomplete: str) -> list[str]:
-        first, comma, last = incomplete.rpartition(",")
-        names = [*registry.names(kind), *more]
-        return [f"{first}{comma}{name}" for name in names if name.startswith(last)]
-
-    return matches
-
-
 class Command(click.Command):
     """A command whose help has its options in groups, given by title."""
 
@@ -190,7 +173,7 @@ def groups(workload: type[Workload] | None = None) -> dict[str, list[click.Optio
     They are in the groups of the help, by title.
     """
     backends = click.Option(
-        ["--backends"], type=NAMES, shell_complete=complete("backend"),
+        ["--backends"], type=NAMES,
         help="Comma-separated: tcp, ucx, ucx:shm, mpi, ucx:tcp+nvlink, …  "
         f"[default: {'tcp' if workload else _FILES}]",
     )  # fmt: skip
@@ -493,7 +476,6 @@ def _options(*groups: str) -> list[click.Option]:
                 [how.option], help=how.help, metavar=how.metavar,
                 default=default if has_default else None,
                 show_default=shown,
-                shell_complete=complete("launcher") if name == "launcher" else None,
                 **_BY_TYPE.get(get_origin(kind) or kind, {}),
             )
         )  # fmt: skip
