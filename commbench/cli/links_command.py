@@ -11,7 +11,7 @@ import click
 from commbench.cli import run_command
 from commbench.errors import UnknownNameError, UsageError
 from commbench.harness import options
-from commbench.machine.topology import LINK_CLASSES, UNKNOWN, rank
+from commbench.machine.topology.workers import LINK_CLASSES, UNKNOWN, rank
 from commbench.model import ClusterSpec, units
 from commbench.workloads.all_to_all import Links
 

@@ -100,15 +100,16 @@ def topology(file: Path | None, write_placement: Path | None, workers: int | Non
 
     FILE has the output of `nvidia-smi topo -m` on another machine.
     """
-    from commbench.machine import topology as topologies
+    from commbench.machine.topology import discovery, hosts
+    from commbench.machine.topology.workers import auto
     from commbench.reports import host_tables, terminal
 
-    host = topologies.this_host() if file is None else topologies.read_host(file)
+    host = discovery.this_host() if file is None else hosts.read_host(file)
     click.echo(
         terminal.page(host_tables.heading(host), host.notes, host_tables.tables(host)), nl=False
     )
     if write_placement is not None:
         device = "gpu" if host.gpus else "cpu"
-        placement = topologies.auto(host, workers or max(1, len(host.gpus)), device)
+        placement = auto(host, workers or max(1, len(host.gpus)), device)
         files.write(write_placement, host_tables.placement_file(placement, host))
         click.echo(f"wrote {write_placement}")

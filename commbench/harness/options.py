@@ -426,10 +426,10 @@ def available(suite: Suite, *, skip: bool | None) -> Suite:
         If cases must not be skipped, none is left, or a binding is impossible on this host.
     """
     from commbench.harness.cases import unmet
-    from commbench.machine import topology
+    from commbench.machine.topology import discovery, workers
 
     for placement in {case.cluster.placement for case in suite.cases} - {()}:
-        topology.validate_placement(placement, topology.this_host())
+        workers.validate_placement(placement, discovery.this_host())
     kept: list[Case] = []
     missing: Counter[str] = Counter()
     for case in suite.cases:

@@ -57,7 +57,8 @@ from commbench import workloads
 from commbench.errors import CommbenchError, UnknownNameError, UsageError
 from commbench.harness import vary as vary_
 from commbench.harness.cases import cases_for, make_suite, structure
-from commbench.machine import cores, topology
+from commbench.machine import cores
+from commbench.machine.topology import discovery, workers
 from commbench.model import Case, ClusterSpec, Placement, Suite, published
 from commbench.workloads import device, user_code
 from commbench.workloads.base import PairWorkload
@@ -417,13 +418,13 @@ def choose_placement(
             "to the CPUs near it by --placement auto; give one of them"
         )
     if n_cpus:
-        return topology.separate_cpus(topology.this_host(), n_workers, n_cpus)
+        return workers.separate_cpus(discovery.this_host(), n_workers, n_cpus)
     if choice == "none":
         return ()
     if choice == "auto":
-        host = topology.this_host()
-        host = replace(host, gpus=topology.visible(host.gpus, os.environ))
-        return topology.auto(host, n_workers, cluster.device, max(1, cluster.workers_per_gpu))
+        host = discovery.this_host()
+        host = replace(host, gpus=workers.visible(host.gpus, os.environ))
+        return workers.auto(host, n_workers, cluster.device, max(1, cluster.workers_per_gpu))
     path = folder / choice
     file: _PlacementFile = _read(path, _PlacementFile, "auto, none or a placement file")
     for number, worker in enumerate(file.worker):

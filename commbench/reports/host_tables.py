@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 
-from commbench.machine.topology import Gpu, Host, Nic
+from commbench.machine.topology.hosts import Gpu, Host, Nic
 from commbench.model import Placement
 from commbench.model.units import format_bytes
 from commbench.reports.sections import Table, plural

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import numpy as np
 import pandas as pd
 
-from commbench.machine.topology import UNKNOWN, find_rack, link_class, rank
+from commbench.machine.topology.workers import UNKNOWN, find_rack, link_class, rank
 from commbench.model import WorkerPlace
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from commbench.machine.topology import rank
+from commbench.machine.topology.workers import rank
 from commbench.stats import grouping
 from commbench.stats.grouping import Array
 from commbench.stats.inference import median_interval

@@ -6,7 +6,8 @@ import trees
 from trees import DGX1
 
 from commbench.harness import suite as files
-from commbench.machine.topology import auto, parse, read_host
+from commbench.machine.topology.hosts import parse, read_host
+from commbench.machine.topology.workers import auto
 from commbench.model import ClusterSpec
 
 

@@ -12,7 +12,8 @@ from commbench.errors import UsageError
 from commbench.harness.cases import cases_for, unmet
 from commbench.machine import environment, gpu
 from commbench.machine.installed import install_command
-from commbench.machine.topology import Gpu, Host, auto
+from commbench.machine.topology.hosts import Gpu, Host
+from commbench.machine.topology.workers import auto
 from commbench.model import GPU_MEMORY, Case, ClusterSpec, Placement, registry
 
 SPEC = ClusterSpec(device="gpu")

@@ -6,7 +6,7 @@ from commbench.errors import UsageError
 from commbench.harness import suite
 from commbench.harness.cases import cases_for
 from commbench.machine import cores
-from commbench.machine.topology import Host, NumaNode
+from commbench.machine.topology.hosts import Host, NumaNode
 from commbench.model import ClusterSpec, Placement
 
 TWO_WORKERS = """
@@ -132,7 +132,7 @@ def test_auto_only_uses_visible_gpus(tmp_path, monkeypatch):
 def two_nodes(monkeypatch, allowed):
     nodes = (NumaNode(number=0, cpus="0-2"), NumaNode(number=1, cpus="3-5"))
     host = Host(name="node1", nodes=nodes, allowed=frozenset(allowed))
-    monkeypatch.setattr("commbench.machine.topology.this_host", lambda: host)
+    monkeypatch.setattr("commbench.machine.topology.discovery.this_host", lambda: host)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ import pytest
 import trees
 from trees import Card
 
-from commbench.machine.topology import this_host
+from commbench.machine.topology.discovery import this_host
 
 SWITCH = "pci0000:00/0000:00:01.0/0000:01:00.0"
 GPU_ROWS = """\

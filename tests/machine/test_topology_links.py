@@ -2,7 +2,7 @@ import builders
 import pytest
 from builders import place
 
-from commbench.machine.topology import link_class, rank
+from commbench.machine.topology.workers import link_class, rank
 from commbench.stats.links import link_classes
 
 CASE = builders.case()

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from trees import DGX1
 
 from commbench.errors import UsageError
-from commbench.machine.topology import Matrix, parse, read_host
+from commbench.machine.topology.hosts import Matrix, parse, read_host
 
 NVLINKS = {
     1: {(0, 1), (0, 2), (1, 3), (2, 6), (3, 7), (4, 5), (4, 6), (5, 7)},

@@ -5,16 +5,9 @@ import trees
 from trees import DGX1, Card
 
 from commbench.errors import UsageError
-from commbench.machine.topology import (
-    Gpu,
-    Host,
-    Nic,
-    auto,
-    parse,
-    read_host,
-    this_host,
-    validate_placement,
-)
+from commbench.machine.topology.discovery import this_host
+from commbench.machine.topology.hosts import Gpu, Host, Nic, parse, read_host
+from commbench.machine.topology.workers import auto, validate_placement
 from commbench.model import Placement
 
 HALVES = ("0-19,40-59", "20-39,60-79")

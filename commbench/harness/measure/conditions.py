@@ -20,7 +20,7 @@ from commbench.errors import LaunchError
 from commbench.harness.measure import records
 from commbench.launchers.base import SCHEDULER, RunningCluster, ask
 from commbench.machine import cores, gpu
-from commbench.machine.topology import worker_location
+from commbench.machine.topology.workers import worker_location
 from commbench.model import GPU_MEMORY, ClusterSpec, CoreUse, IdleCost, Launch, Setting, WorkerPlace
 from commbench.store.emitter import Emit
 

@@ -36,7 +36,7 @@ from commbench.backends.endpoints import DeviceEndpoint, Endpoint, get_endpoints
 from commbench.errors import LaunchError
 from commbench.launchers import members
 from commbench.machine import cores, gpu, process
-from commbench.machine.topology import worker_location
+from commbench.machine.topology.workers import worker_location
 from commbench.model import ClusterSpec
 from commbench.workloads.device import array_library
 

@@ -30,7 +30,7 @@ from commbench.harness.measure.layers import (
 )
 from commbench.harness.measure.streams import measure_pairs, under_load
 from commbench.machine import gpu, process
-from commbench.machine.topology import worker_location
+from commbench.machine.topology.workers import worker_location
 from commbench.model import Launch, Load, TransportUsed
 from commbench.model.units import format_message_size
 from commbench.store.emitter import Emit, Emitter

@@ -35,7 +35,7 @@ from commbench.harness.measure.layers import (
     open_conversation,
 )
 from commbench.machine import cores, gpu, process
-from commbench.machine.topology import worker_location
+from commbench.machine.topology.workers import worker_location
 from commbench.model import Launch, Sample
 from commbench.store.emitter import Emit
 from commbench.workloads.base import PairWorkload

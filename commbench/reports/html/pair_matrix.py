@@ -18,7 +18,7 @@ from matplotlib import colormaps
 from matplotlib.colors import LogNorm, to_hex
 
 from commbench.analysis.run import Run
-from commbench.machine.topology import UNKNOWN
+from commbench.machine.topology.workers import UNKNOWN
 from commbench.model import Case
 from commbench.model.units import format_bytes, format_seconds
 from commbench.reports.figures import style

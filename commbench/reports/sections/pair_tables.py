@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from commbench.analysis.run import Run
-from commbench.machine.topology import UNKNOWN
+from commbench.machine.topology.workers import UNKNOWN
 from commbench.model import FETCHES
 from commbench.model.units import format_bytes
 from commbench.reports.sections import (

@@ -16,8 +16,8 @@ from launching import make_launch
 from commbench import backends
 from commbench.harness.measure import conditions
 from commbench.launchers.local import LocalLauncher
-from commbench.machine import topology
-from commbench.machine.topology import worker_location
+from commbench.machine.topology import discovery
+from commbench.machine.topology.workers import worker_location
 from commbench.model import ClusterSpec, Placement, WorkerPlace
 
 LAUNCH = make_launch(builders.case())
@@ -49,7 +49,7 @@ def test_the_location_of_this_process():
     location = worker_location(os.getpid(), address="tcp://127.0.0.1:4711")
     assert location["host"] == os.uname().nodename
     assert (location["pid"], location["nic"], location["gpu"]) == (os.getpid(), "lo", "")
-    assert topology.this_host().allowed == frozenset(CPUS)
+    assert discovery.this_host().allowed == frozenset(CPUS)
     assert location["cpus"].startswith(str(CPUS[0]))
     WorkerPlace(case_id="c", launch=0, worker="0", **location)
 
