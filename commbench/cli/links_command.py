@@ -77,7 +77,7 @@ def _links(ctx: click.Context, /, form: str, **given: Any) -> None:
 
 def _complete(given: dict[str, Any]) -> None:
     """Set the options that follow from others."""
-    scheduler = options.scheduler(given)
+    scheduler = given["scheduler"]
     workers, threads, launcher = _N_WORKERS, 1, ClusterSpec.launcher
     if given["hosts"]:
         workers, launcher = max(1, len(given["hosts"]) - 1), "ssh"

@@ -460,14 +460,6 @@ def _options(*groups: str) -> list[click.Option]:
     spec, types = ClusterSpec(), get_type_hints(ClusterSpec)
     options = []
     for name, how in ClusterSpec.settings(*groups).items():
-        if name == "scheduler":
-            options += [
-                click.Option(["--scheduler-address"],
-                             help="For external: such as tcp://10.0.0.1:8786."),
-                click.Option(["--scheduler-file"], type=click.Path(resolve_path=True),
-                             help="For external: what `dask scheduler --scheduler-file` wrote."),
-            ]  # fmt: skip
-            continue
         kind, default = types[name], getattr(spec, name)
         has_default = how.none or (default not in ((), {}) and kind is not bool)
         shown = how.none or (units.format_duration(default) if kind is float else bool(has_default))
@@ -507,13 +499,6 @@ def overrides(given: dict[str, Any]) -> dict[str, Any]:
         for name, how in ClusterSpec.settings("size", "launcher", "gpu").items()
     }
     values["launcher_options"] = dict(values["launcher_options"] or ()) or None
-    values["scheduler"] = scheduler(given) or None
+    if values["scheduler"] and Path(values["scheduler"]).is_file():
+        values["scheduler"] = str(Path(values["scheduler"]).resolve())
     return {name: value for name, value in values.items() if value is not None}
-
-
-def scheduler(given: Mapping[str, Any]) -> str:
-    """Return the address or the file of the given scheduler, or ""."""
-    address, file = given.get("scheduler_address"), given.get("scheduler_file")
-    if address and file:
-        raise UsageError("--scheduler-address and --scheduler-file name one scheduler; give one")
-    return address or file or ""

@@ -69,8 +69,8 @@ class ExternalLauncher(Launcher):
         super().validate(spec, backend)
         if not spec.scheduler:
             raise UsageError(
-                "the launcher external needs a scheduler: --scheduler-address "
-                "tcp://HOST:PORT or --scheduler-file FILE"
+                "the launcher external needs a scheduler: --scheduler tcp://HOST:PORT or "
+                "--scheduler FILE"
             )
         address = scheduler_address(spec.scheduler)
         scheme = address.partition("://")[0]

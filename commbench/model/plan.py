@@ -117,8 +117,10 @@ class ClusterSpec:
         launcher_specific=True,
     )  # fmt: skip
     scheduler: str = _field(
-        "", "--scheduler-address or --scheduler-file", launcher_specific=True, is_measured=False
-    )
+        "", "--scheduler",
+        "For external: tcp://10.0.0.1:8786, or what `dask scheduler --scheduler-file` wrote.",
+        metavar="ADDRESS|FILE", none="none", launcher_specific=True, is_measured=False,
+    )  # fmt: skip
     start_timeout_s: float = _field(
         60.0, "--start-timeout", "Deadline for all workers to be there.",
         is_measured=False,

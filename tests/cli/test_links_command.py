@@ -171,7 +171,7 @@ def test_a_running_cluster_needs_its_address_and_what_to_expect_of_two_workers(t
     with dask_clusters.started(tmp_path / "dask") as cluster:
         with Client(cluster.address, set_as_default=False) as client:
             client.wait_for_workers(2)
-        where = ("--scheduler-file", cluster.file)
+        where = ("--scheduler", cluster.file)
         fine = processes.invoke("links", *where, *few, *rates, figures=())
         open_ = processes.invoke("links", *where, *few, "--iterations", 1, figures=())
     assert fine.exit_code == 0, fine.output

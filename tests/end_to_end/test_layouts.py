@@ -58,7 +58,7 @@ def measured(request, tmp_path_factory):
             else:
                 hosts = list(zip(prefixes, there.addresses, strict=True))
                 with dask_clusters.started(folder, len(hosts), hosts=hosts) as cluster:
-                    ended = line.run(*run, "--scheduler-file", cluster.file)
+                    ended = line.run(*run, "--scheduler", cluster.file)
             assert ended.status == 0, ended.said
             yield layout, line.report(ended.run)
 

@@ -106,7 +106,7 @@ def test_gpu_options_apply_only_to_cases_on_gpus(tmp_path):
         ("mpi4dask-merge", ("--rmm-async",), "--rmm-async: no case of the suite"),
         (
             "mpi4dask-merge",
-            ("--launcher", "external", "--scheduler-address", "tcp://a:1", "--backends", "tcp"),
+            ("--launcher", "external", "--scheduler", "tcp://a:1", "--backends", "tcp"),
             "the running cluster of tcp://a:1 has one size, and the cases ask for 2 workers of 1 "
             "threads and for 3 of 1",
         ),

@@ -15,7 +15,7 @@ from distributed import Client
 
 from commbench.conformance import check_launcher
 from commbench.errors import LaunchError, UsageError
-from commbench.harness import runner
+from commbench.harness import options, runner
 from commbench.harness.cases import cases_for
 from commbench.harness.measure import plugins
 from commbench.harness.transfers import TransferLog
@@ -78,7 +78,7 @@ def measure(dask_cluster, owner, output):
             patch.setenv(name, value)
         run = processes.measured(
             "merge", "--rows", 20_000, "--launcher", "external", "--launches", 1,
-            "--iterations", 4, "--scheduler-file", dask_cluster.file, "--shuffle", "tasks",
+            "--iterations", 4, "--scheduler", dask_cluster.file, "--shuffle", "tasks",
             "--output", output)  # fmt: skip
     assert tag.processes() == []
     (core_use,) = processes.records(run.path, "CoreUse")
@@ -248,7 +248,7 @@ def test_a_second_launch_on_a_cluster_is_refused(dask_cluster, owner, tmp_path, 
 @pytest.mark.parametrize(
     ("scheduler", "backend", "message"),
     [
-        ("", "tcp", "needs a scheduler: --scheduler-address"),
+        ("", "tcp", "needs a scheduler: --scheduler tcp"),
         ("ucx://10.0.0.1:8786", "tcp", r"uses ucx, and the addresses of the backend tcp"),
         ("tcp://10.0.0.1:8786", "ucx", r"at tcp://10.0.0.1:8786 uses tcp"),
         ("ucx://10.0.0.1:8786", "ucx:shm", r"settings of ucx:shm can't be set.*--backends ucx,"),
@@ -267,6 +267,13 @@ def test_the_address_is_read_from_a_schedulers_file(tmp_path):
     assert external.scheduler_address(str(file)) == "tcp://127.0.0.1:1"
 
 
+def test_a_relative_file_of_a_scheduler_is_resolved(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s.json").touch()
+    assert options.overrides({"scheduler": "s.json"}) == {"scheduler": str(tmp_path / "s.json")}
+    assert options.overrides({"scheduler": "a:1"}) == {"scheduler": "a:1"}
+
+
 @pytest.mark.parametrize("content", ["", "[1]", '{"workers": {}}', "tcp://127.0.0.1:8786"])
 def test_a_file_without_an_address_is_refused(content, tmp_path):
     file = tmp_path / "s.json"
@@ -278,8 +285,7 @@ def test_a_file_without_an_address_is_refused(content, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--scheduler-address", "a:1", "--scheduler-file", "b"), "name one scheduler; give one"),
-        (("--scheduler-address", "a:1", "--launcher", "local"), "local takes no --scheduler-"),
+        (("--scheduler", "a:1", "--launcher", "local"), "local takes no --scheduler; add"),
         (("--hosts", "a,b"), "local takes no --hosts; add --launcher mpirun or ssh"),
         (("--launcher-option", "queue=a"), "local has no option queue=a; it has start=fork|spawn"),
         (("--launcher-option", "start=b"), "local has no option start=b; it has start=fork|spawn"),
