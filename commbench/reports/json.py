@@ -34,21 +34,12 @@ def render(run: Run) -> str:
             row["message_bytes"] = run.message_bytes(case.id, row["layer"], row["payload_bytes"])
     report: dict[str, Any] = {
         "run": {
-            "id": manifest.id,
+            **vars(manifest),
             "suite": run.suite.name,
             "reproduces": run.suite.reproduces or None,
             "scale": run.suite.scale,
-            "started_at": manifest.started_at,
-            "command": manifest.command,
-            "seed": manifest.seed,
-            "schema_version": manifest.schema_version,
-            "min_transfer_bytes": manifest.min_transfer_bytes,
-            "min_batch_bytes": manifest.min_batch_bytes,
             "stopping": manifest.stopping and vars(manifest.stopping),
-            "racks": dict(manifest.racks),
-            "expected_Bps": dict(manifest.expected_Bps),
             "ended_by": run.ended_by or None,
-            "environment": manifest.environment,
         },
         "warnings": list(run.warnings),
         "verdicts": [*verdicts(run)],
