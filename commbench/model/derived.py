@@ -13,17 +13,16 @@ class Comparison:
 
     ``ratio`` is the candidate's time over the baseline's, by Hodges and Lehmann's estimate from the
     launches' medians, of launches in the same block if they are ``paired``, else of each with each:
-    below 1, the candidate is faster. ``baseline_s`` and ``candidate_s`` are the
-    medians over launches. ``effect`` is ``ratio`` − 1. The interval contains the true ratio with
-    95 %. ``alpha`` is the level of the verdict, which is smaller at the looks of a run with a
-    budget. ``p_value`` is that of the rank ``test``, adjusted for all pairs that were tested
-    together; ``delta`` is Cliff's, from −1 (the candidate is always faster) to 1. ``n_launches`` is
-    the smaller number of launches of the two. A true ratio of ``detectable`` has a verdict with a
-    probability of 90 %; it is infinite if no ratio has. Two one-sided tests leave the ratios from
-    ``same_low`` to ``same_high``, which differ from 1 by a factor of at most 1 + ``margin``; the
-    verdict ``same`` rests on them. The bytes are those that an iteration moved between workers,
-    nan where they are not counted. The medians of two days with the same software rarely differ by
-    more than the factor ``sessions_ratio``; it is nan without a history.
+    below 1, the candidate is faster. ``baseline_s`` and ``candidate_s`` are the medians over
+    launches. The interval contains the true ratio with 95 %. ``alpha`` is the level of the verdict,
+    which is smaller at the looks of a run with a budget. ``p_value`` is that of the rank ``test``,
+    adjusted for all pairs that were tested together. ``n_launches`` is the smaller number of
+    launches of the two. A true ratio of ``detectable`` has a verdict with a probability of 90 %; it
+    is infinite if no ratio has. Two one-sided tests leave the ratios from ``same_low`` to
+    ``same_high``, which differ from 1 by a factor of at most 1 + ``margin``; the verdict ``same``
+    rests on them. The bytes are those that an iteration moved between workers, nan where they are
+    not counted. The medians of two days with the same software rarely differ by more than the
+    factor ``sessions_ratio``; it is nan without a history.
     The verdict is ``faster``, ``slower``, ``same``, ``inconclusive`` or ``unequal``: see
     ``commbench.stats.comparison``. The ids distinguish cases of the same workload and backend.
     """
@@ -39,12 +38,10 @@ class Comparison:
     candidate_s: float
     n_launches: int
     ratio: float
-    effect: float
     ci_low: float
     ci_high: float
     p_value: float
     test: str
-    delta: float
     min_effect: float
     detectable: float
     same_low: float

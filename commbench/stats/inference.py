@@ -96,16 +96,6 @@ def p_value(test: str, baseline: Array, candidate: Array) -> float:
     return min(1.0, 2 * float(min(chances[: total + 1].sum(), chances[total:].sum())))
 
 
-def cliffs_delta(baseline: Array, candidate: Array) -> float:
-    """Return Cliff's delta: the share of pairs with a slower candidate minus that of faster ones.
-
-    Every launch of the candidate is compared with every launch of the baseline. The result is
-    between -1 (always faster) and 1. N. Cliff, Psychological Bulletin 114 (1993).
-    """
-    above = scipy.stats.mannwhitneyu(candidate, baseline, method="asymptotic").statistic
-    return 2 * float(above) / (len(baseline) * len(candidate)) - 1
-
-
 def all_alike(groups: Sequence[Array], *, paired: bool) -> float:
     """Return the p-value of the Kruskal–Wallis test, or of Friedman's if groups are paired.
 
