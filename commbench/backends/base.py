@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from commbench.errors import LaunchError
+from commbench.errors import LaunchError, UsageError
 
 if TYPE_CHECKING:
     from commbench.backends.endpoints import Endpoints, Tool
@@ -52,7 +52,7 @@ class Backend(ABC):
     Raises
     ------
     UsageError
-        If an option is unknown.
+        If an option is unknown, or there are options and `takes_options` is false.
     """
 
     head: ClassVar[str]
@@ -68,6 +68,10 @@ class Backend(ABC):
     """Whether it is compatible with the libraries that MPI loads into each rank."""
     launch_factor: ClassVar[float] = 1.0
     """The duration of a launch over that of tcp, roughly, for estimates of a run's duration."""
+    takes_options: ClassVar[bool] = False
+    """Whether names may have options; the class must refuse unknown ones."""
+    without_options: ClassVar[str] = ""
+    """What to do instead of giving options, as the end of a sentence."""
     tuned: ClassVar[frozenset[str]] = frozenset()
     """The options that its documentation recommends; none if they are the default."""
     twin: str = ""
@@ -83,6 +87,11 @@ class Backend(ABC):
     """A function for processes with GPUs to call before CUDA is used, as ``module:function``."""
 
     def __init__(self, options: tuple[str, ...] = ()) -> None:
+        if options and not self.takes_options:
+            raise UsageError(
+                f"backend {self.head} takes no options, got {'+'.join(options)!r}; "
+                f"write {self.head}{self.without_options}"
+            )
         self.options = options
 
     @property

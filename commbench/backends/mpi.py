@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from commbench.backends import ucx
 from commbench.backends.base import STAGED, Backend, Transport, Unavailability
-from commbench.errors import UsageError
 from commbench.machine.installed import install_command, package_version
 
 if TYPE_CHECKING:
@@ -28,14 +27,7 @@ class MpiBackend(Backend):
     protocol = "mpi"
     is_fast = True
     variables = ("MPI4PY_", "MPICH_", "MPIR_", "OMPI_", "UCX_")
-
-    def __init__(self, options: tuple[str, ...] = ()) -> None:
-        if options:
-            raise UsageError(
-                f"backend mpi takes no options, got {'+'.join(options)!r}; write mpi, "
-                "and choose between elastic and world mode with --launcher local or mpirun"
-            )
-        super().__init__()
+    without_options = ", and choose between elastic and world mode with --launcher local or mpirun"
 
     def unavailable(self, device: str) -> Unavailability | None:  # noqa: D102
         del device

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commbench.backends.base import STAGED, Backend, Transport, Unavailability
-from commbench.errors import UsageError
 from commbench.machine.gpu import in_use
 
 if TYPE_CHECKING:
@@ -18,14 +17,6 @@ class TcpBackend(Backend):
 
     head = "tcp"
     protocol = "tcp"
-
-    def __init__(self, options: tuple[str, ...] = ()) -> None:
-        if options:
-            given = "+".join(options)
-            raise UsageError(
-                f"backend {self.head} takes no options, got {given!r}; write {self.head}"
-            )
-        super().__init__()
 
     def unavailable(self, device: str) -> Unavailability | None:  # noqa: D102
         del device

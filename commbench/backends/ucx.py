@@ -57,6 +57,7 @@ class UcxBackend(Backend):
     head = "ucx"
     protocol = "ucx"
     variables = ("UCX_", "UCXPY_")
+    takes_options = True
     tuned = frozenset({"shm", "thread-future"})
     in_mpi_ranks = False
     is_fast = True

@@ -39,6 +39,7 @@ class FakeBackend(Backend):
 
     head = "fake"
     protocol = "fake"
+    takes_options = True
 
     def __init__(self, options: tuple[str, ...] = ()) -> None:
         for option in options:

@@ -3,17 +3,12 @@
 import asyncio
 from contextlib import asynccontextmanager
 
-from commbench import BLOCKING_TCP, Backend, Endpoint, Endpoints, Transport, UsageError
+from commbench import BLOCKING_TCP, Backend, Endpoint, Endpoints, Transport
 
 
 class WebSocketBackend(Backend):
-    head = "ws"  # the entry point's name; users may write options after a colon
+    head = "ws"  # the entry point's name; takes_options = True allows options after a colon
     protocol = "ws"  # the scheme of Dask's addresses
-
-    def __init__(self, options=()):
-        super().__init__()
-        if options:
-            raise UsageError(f"backend ws takes no options; write ws, not ws:{'+'.join(options)}")
 
     def unavailable(self, device):
         return None  # else Unavailability(reason, remedy); look for a library, don't import it
