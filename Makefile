@@ -100,7 +100,7 @@ scale: $(READY)  ## What measuring costs with 10 to 1,000 simulated workers (doc
 asv: $(READY)  ## Record the commit that is checked out in asv's history
 	@git diff --quiet HEAD || { echo "the tree has changes that HEAD lacks, and the times would be HEAD's: commit them"; exit 2; }
 	$(BIN)/commbench run suites/asv/suite.toml --skip-unavailable $(ARGS) || test $$? = 1
-	$(BIN)/commbench export latest --format asv --output results/asv $(EXPORT)
+	$(BIN)/commbench export latest --output results/asv $(EXPORT)
 
 asv-compare: $(READY)  ## Compare with the commit BASE, block by block: make asv-compare BASE=main
 	@test -n "$(BASE)" || { echo "name the commit to compare with: make asv-compare BASE=main"; exit 2; }

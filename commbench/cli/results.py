@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import click
 
@@ -22,7 +21,6 @@ FORM = click.option(
 )  # fmt: skip
 _AT_ONCE = 1 << 20
 """The characters to print at a time."""
-_ASV = "asv"
 
 
 @click.command()
@@ -79,59 +77,28 @@ def open_(run: Path) -> None:
 
 @click.command()
 @click.argument("run", type=RUN)
+@click.option("--output", type=PATH, required=True, metavar="DIR",
+              help="The results_dir in asv.conf.json.")  # fmt: skip
+@click.option("--commit", help="The commit that was measured.  [default: the run's]")
+@click.option("--machine", help="The machine's name.  [default: the run's host]")
 @click.option(
-    "--format", "form", required=True, metavar="FORMAT",
-    help="asv, csv, junit, osu, pyperf, or another format of `commbench report`.",
+    "--repository", type=PATH, default=Path(), metavar="DIR",
+    help="A checkout of the project.  [default: the current folder]",
 )  # fmt: skip
-@click.option(
-    "--file", type=PATH, metavar="FILE", help="The file to write; without it, it is printed."
-)
-@click.option("--output", type=PATH, metavar="DIR", help="asv: its results_dir.")
-@click.option("--commit", help="asv: the commit that was measured.  [default: the run's]")
-@click.option("--machine", help="asv: the machine's name.  [default: the run's host]")
-@click.option(
-    "--repository", type=PATH, metavar="DIR",
-    help="asv: a checkout of the project.  [default: the current folder]",
-)  # fmt: skip
-@click.option(
-    "--force", is_flag=True, default=None, help="asv: take uncommitted changes for the commit's."
-)
-def export(run: Path, form: str, file: Path | None, **asv_options: Any) -> None:
-    """Write a RUN for another program: a history of asv's, pyperf, OSU's scripts, a CI server."""
-    known = [*registry.names("report"), _ASV]
-    if form not in known:
-        raise UnknownNameError("export format", form, known)
-    if form == _ASV:
-        if file is not None:
-            raise UsageError("--file: asv's results are files in a folder, which is --output DIR")
-        _to_asv(run, **asv_options)
-        return
-    given = [f"--{name}" for name, value in asv_options.items() if value is not None]
-    if given:
-        raise UsageError(f"{', '.join(given)}: only an export --format asv takes that, not {form}")
-    text = registry.load("report", form)(load(run))
-    if file is None:
-        click.echo(text, nl=False)
-    else:
-        files.write(file, text)
-        click.echo(file)
-
-
-def _to_asv(
-    run: Path, *, output: Path | None, commit: str | None, machine: str | None,
-    repository: Path | None, force: bool | None,
-) -> None:  # fmt: skip
+@click.option("--force", is_flag=True, help="Take uncommitted changes for the commit's.")
+def export(
+    run: Path, output: Path, commit: str | None, machine: str | None, repository: Path, force: bool
+) -> None:
+    """Add a RUN to the results of asv, for the history of a project."""
     from commbench.stats.selection import good_launches
     from commbench.studies import asv
 
-    if output is None:
-        raise UsageError("give asv's results_dir, as asv.conf.json has it: --output DIR")
     data = load(run)
     written = asv.write(
         data,
         output,
         asv.describe_machine(data.manifest, machine, output),
-        asv.find_commit(data.manifest, commit, repository or Path(), force=bool(force)),
+        asv.find_commit(data.manifest, commit, repository, force=force),
     )
     good = good_launches(data)
     for case in data.suite.cases:

@@ -1,4 +1,4 @@
-"""``commbench export`` writes formats that other programs read."""
+"""Formats of ``commbench report`` that other programs read."""
 
 import itertools
 import json
@@ -47,18 +47,10 @@ def path(tmp_path_factory):
 
 def exported(path, form):
     file = path.parent / f"out.{form}"
-    result = invoke("export", path, "--format", form, "--file", file)
+    result = invoke("report", path, "--format", form)
     assert result.exit_code == 0, result.output
-    assert result.stdout == f"{file}\n"
+    file.write_text(result.stdout, encoding="utf-8")
     return file
-
-
-@pytest.mark.parametrize("form", ["csv", "osu", "junit", "pyperf"])
-def test_export_is_the_report_in_a_file_or_printed(path, form):
-    report = invoke("report", path, "--format", form)
-    assert report.exit_code == 0, report.output
-    assert exported(path, form).read_text() == report.stdout
-    assert invoke("export", path, "--format", form).stdout == report.stdout
 
 
 def test_pyperf_reads_samples_and_metadata(path):
@@ -116,7 +108,8 @@ def test_run_without_a_good_launch_is_refused(tmp_path, form):
     case = builders.case()
     path = builders.written(tmp_path, (case,), [builders.failure(case)], environment=MACHINE).path
     asv = ("--output", tmp_path / "asv", "--commit", "HEAD", "--repository", Path(__file__).parent)
-    result = invoke("export", path, "--format", form, *(asv if form == "asv" else ()))
+    command = ("export", path, *asv) if form == "asv" else ("report", path, "--format", form)
+    result = invoke(*command)
     assert "no launch of 20250101-000000-made-up ended well" in usage_error(result)
 
 
@@ -158,17 +151,5 @@ def test_junit_has_the_size_of_one_pair_of_those_that_fetch_at_once(tmp_path):
     assert "together 1 MiB: median 1.00 s" in exported(path, "junit").read_text()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ("--format asw", "unknown export format 'asw' (did you mean 'asv'?); known: asv, csv"),
-        ("", "Missing option '--format'"),
-        ("--format csv --commit HEAD", "--commit: only an export --format asv takes"),
-        ("--format csv --force", "--force: only an export --format asv takes that, not csv"),
-        ("--format csv --output x", "--output: only an export --format asv takes that, not csv"),
-        ("--format asv --file x", "--file: asv's results are files in a folder, which is --output"),
-        ("--format asv", "give asv's results_dir, as asv.conf.json has it: --output"),
-    ],
-)
-def test_bad_options_are_refused(path, arguments, message):
-    assert message in usage_error(invoke("export", path, *arguments.split()))
+def test_an_export_without_a_folder_is_refused(path):
+    assert "Missing option '--output'" in usage_error(invoke("export", path))

@@ -353,7 +353,7 @@ def results(good, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "arguments",
     ["report latest", "run --resume latest", "model latest",
-     "compare latest latest", "check latest --reference no", "export latest --format csv"],
+     "compare latest latest", "check latest --reference no", "export latest --output asv"],
 )  # fmt: skip
 def test_latest_is_the_newest_run_in_results(arguments, results, monkeypatch):
     text = invoke(*arguments.split()).output

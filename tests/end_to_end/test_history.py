@@ -69,7 +69,7 @@ class Project(Repository):
         run = self.commbench(
             "run", *MEASURED, "--launches", "3", "--output", self.folder / "runs"
         ).splitlines()[-1]
-        file = self.commbench("export", run, "--format", "asv", "--output", self.results).strip()
+        file = self.commbench("export", run, "--output", self.results).strip()
         (row,) = json.loads(Path(file).read_text())["results"].values()
         return float(row[0][0])
 

@@ -45,7 +45,7 @@ class Project(Repository):
 
     def export(self, run, *arguments):
         where = ("--output", self.results, "--repository", self.path)
-        return invoke("export", run, "--format", "asv", *where, *arguments)
+        return invoke("export", run, *where, *arguments)
 
     def asv(self, *arguments):
         command = [sys.executable, "-m", "asv", "--config", str(self.config), *arguments]
