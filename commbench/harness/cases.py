@@ -69,6 +69,10 @@ def cases_for(
                 f"dask_config: {key} is {value!r}; it must be a text, a number, true, false or a "
                 "list of these"
             )
+        if name := kind.fixed_config.get(key):
+            raise UsageError(
+                f"{key} has no effect on {workload}: its parameter {name} decides (--{name})"
+            )
     launcher = registry.load("launcher", cluster.launcher)()
     parsed = [parse(name) for name in names]
     for backend in parsed:

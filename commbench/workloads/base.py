@@ -98,6 +98,8 @@ class Workload(ABC):
     """A frozen dataclass; `option` makes its fields."""
     task_placement: ClassVar[str] = "pinned"
     """The default of the option of this name."""
+    fixed_config: ClassVar[Mapping[str, str]] = {}
+    """Keys of Dask's configuration without an effect, with the parameter that decides instead."""
     scales: bool = True
     """Whether more workers share its work, so that they have an efficiency."""
     tool: ClassVar[str] = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from commbench.errors import VerificationError
 from commbench.workloads.base import ClusterWorkload
@@ -29,6 +29,7 @@ class FrameWorkload(ClusterWorkload):
     stresses = "frames"
     preload = ("dask.dataframe",)
     gpu_packages = ("cudf", "dask_cudf")
+    fixed_config: ClassVar[Mapping[str, str]] = {"dataframe.shuffle.method": "shuffle"}
     _expected: Mapping[str, int]
 
     def _create_frame(

@@ -45,6 +45,7 @@ class Rechunk(ArrayWorkload):
 
     name = "rechunk"
     summary = "an array gets other chunks, in one of four patterns"
+    fixed_config: ClassVar[Mapping[str, str]] = {"array.rechunk.method": "method"}
     quick: ClassVar[Mapping[str, Any]] = {"size": 1 << 25, "chunk_size": 1 << 21}
 
     @dataclass(frozen=True, kw_only=True)

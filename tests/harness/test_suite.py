@@ -78,6 +78,11 @@ BAD = {
         "nope = 1\n" + MERGE + 'launches = "x"\n[[case]]\nworkload = 3', "'nope'",
         ".case[0].launches", ".case[1].workload",
     ),
+    "a key that a parameter decides": (
+        MERGE.replace("merge", "rechunk")
+        + 'cluster.dask_config = {"array.rechunk.method" = "p2p"}',
+        "no effect on rechunk", "--method",
+    ),
     "the same case twice": (MERGE + MERGE, "merge over tcp", "twice"),
     "the same backend in two spellings": (
         MERGE + 'backends = ["ucx:tcp+shm", "ucx:shm+tcp"]', "ucx:tcp+shm", "twice",

@@ -25,6 +25,7 @@ REFUSED = {
     "a variable of Dask": ("DASK_TEMPORARY_DIRECTORY=a|b", "keys of Dask's configuration"),
     "an unknown key": ("distributed.comm.compresion=null|lz4", "did you mean 'distributed.comm.co"),
     "a key of nannies": ("distributed.nanny.environ.A=1|2", "the workers have no nanny"),
+    "a key that merge sets": ("dataframe.shuffle.method=tasks|p2p", "its parameter shuffle"),
     "an unknown section": ("foo.bar=1|2", "known: admin.…, array.…"),
     "no number": ("workers=2|many", "'many' is not a number"),
     "no worker": ("workers=0|2", "at least one worker"),
