@@ -10,6 +10,9 @@ before the clock starts.
 - ``heal-oversplit``: chunks of 17/16 of the size become chunks of whole ones, up to 15 times as
   large, by tasks with either method. Few workers move hardly anything.
 
+With the method ``dask`` Dask chooses tasks where their graph is small: at the default size for all
+patterns but ``swap-axes``.
+
 Payload: ``x.nbytes``, 8 bytes for each number. On W workers about ``1 - 1 / W`` of it crosses the
 wire with the first two patterns. With the others tasks move what a chunk needs of other workers'
 chunks; p2p moves more, because it spreads chunks over all workers, also those that could stay.
@@ -27,7 +30,6 @@ from commbench.errors import UsageError
 from commbench.workloads.arrays import ArrayWorkload
 from commbench.workloads.base import Context, option
 from commbench.workloads.device import uniform_block, verify_blocks
-from commbench.workloads.frames import shuffle_method
 from commbench.workloads.placement import rebalance
 
 _PATTERNS: Mapping[str, tuple[tuple[Any, ...], tuple[Any, ...], float, float]] = {
@@ -58,14 +60,17 @@ class Rechunk(ArrayWorkload):
         size: int = option(1 << 28, "size of x, at most", unit="bytes")
         chunk_size: int = option(1 << 23, "size of a chunk, about", unit="bytes", least=8)
         method: Literal["dask", "tasks", "p2p"] = option(
-            "dask", "how blocks move: tasks, p2p (peer to peer), or dask: p2p, and tasks on GPUs"
+            "dask",
+            "how blocks move: tasks, p2p (peer to peer), or dask: as Dask chooses by the size of "
+            "the graph, and tasks on GPUs",
         )
 
     def __init__(self, params: Params, context: Context) -> None:
         super().__init__(params, context)
-        self._method = shuffle_method(params.method, context.device)
-        if (self._method, context.device) == ("p2p", "gpu"):
+        if (params.method, context.device) == ("p2p", "gpu"):
             raise UsageError("rechunk: Dask's P2P takes arrays in host memory; use --method tasks")
+        default = "tasks" if context.device == "gpu" else None
+        self._method = default if params.method == "dask" else params.method
         self.shape = (math.isqrt(max(0, params.size) // 8),) * 2
         if params.pattern == "adjacent-groups":
             self.shape = (params.size // (8 * math.prod(_PLANE)), *_PLANE)
@@ -105,8 +110,12 @@ class Rechunk(ArrayWorkload):
         Chunks in between are not larger than those before and after, as in coiled/benchmarks, where
         Dask's configuration has the size of chunks.
         """
+        import dask
+
         limit = self.params.chunk_size
-        return self.x.rechunk(self._after, block_size_limit=limit, method=self._method)
+        # Without a method here and in the configuration, Dask chooses by its rule.
+        with dask.config.set({"array.rechunk.method": None}):
+            return self.x.rechunk(self._after, block_size_limit=limit, method=self._method)
 
     def verify(self, client: Any, result: Any) -> None:
         """Compare every number with that of x, which workers make again."""

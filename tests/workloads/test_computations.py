@@ -5,6 +5,7 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import builders
+import dask
 import dask.array as da
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from small import PARAMS, inputs, persist, run, workload
 from commbench.errors import UsageError, VerificationError
 from commbench.harness import cases
 from commbench.model import ClusterSpec
+from commbench.workloads.arrays import ArrayWorkload
 from commbench.workloads.base import Context
 from commbench.workloads.groupby import GroupBy
 from commbench.workloads.map_overlap import MapOverlap
@@ -103,6 +105,18 @@ PATTERNS = [
 def test_a_right_result_passes(client, kind, params):
     work = workload(kind, **params)
     work.verify(client, run(client, work))
+
+
+@pytest.mark.parametrize("configured", [None, *METHODS])
+@pytest.mark.parametrize("pattern", ["tiles-to-rows", "swap-axes", "adjacent-groups"])
+def test_by_default_dask_chooses_how_to_rechunk(client, pattern, configured, monkeypatch):
+    monkeypatch.setattr(ArrayWorkload, "prepare", lambda *_: None)
+    work = Rechunk(Rechunk.Params(pattern=pattern), Context(n_workers=2, device="cpu", seed=1))
+    work.prepare(client)
+    work.x = da.zeros(work.shape, chunks=work.chunks)
+    with dask.config.set({"array.rechunk.method": configured}):
+        names = {dask.utils.key_split(key) for key in work.build().__dask_graph__()}
+    assert ("rechunk-transfer" in names) == (pattern == "swap-axes")
 
 
 def test_what_p2p_and_some_workloads_can_not_do_on_gpus():
