@@ -111,13 +111,25 @@ class UserCode(ClusterWorkload):
         gc.collect()
 
     def compute(self, client: Any, graph: Any) -> Any:
-        """Call the function, and return its result, persisted if it is a lazy collection."""
+        """Call the function, and return its result; persist the lazy collections in it, if any."""
         from dask.base import is_dask_collection
 
         del graph
         with _explained(f"{self.source.function} of {self.source.name}", client):
             result = self._function(client, **self._arguments)
-        return client.persist(result) if is_dask_collection(result) else result
+        lazy: list[Any] = []
+        others: list[Any] = []
+        unread = [result]
+        while unread:
+            part = unread.pop()
+            if isinstance(part, list | tuple | set):
+                unread += part
+            elif isinstance(part, dict):
+                unread += part.values()
+            else:
+                (lazy if is_dask_collection(part) else others).append(part)
+        # Graphs with common tasks are submitted as one, as by `dask.compute`.
+        return [*client.persist(lazy), *others] if lazy else result
 
     def verify(self, client: Any, result: Any) -> None:
         """Do nothing: what the result should be is not known."""

@@ -6,6 +6,7 @@ import textwrap
 
 import processes
 import pytest
+from distributed import futures_of
 
 from commbench import workloads
 from commbench.errors import LaunchError, UsageError
@@ -169,11 +170,15 @@ def call(client, write, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "result",
-    ["client.submit(local, 3)", "da.ones(3, chunks=1).map_blocks(local).sum()"],
-    ids=["future", "lazy collection"],
+    ("result", "values"),
+    [
+        ("client.submit(local, 3)", [6]),
+        ("lazy(1, 3)", [6]),
+        ("lazy(1, 3), {'more': [lazy(2, 3), client.submit(local, 4)], 'n': 1}", [6, 8, 12]),
+    ],
+    ids=["future", "lazy collection", "several"],
 )
-def test_a_result_is_computed_by_workers_that_get_functions_by_value(result, client, call):
+def test_a_result_is_computed_by_workers_that_get_functions_by_value(result, values, client, call):
     source = f"""
         import dask.array as da
         from dataclasses import dataclass
@@ -185,10 +190,13 @@ def test_a_result_is_computed_by_workers_that_get_functions_by_value(result, cli
         def local(number):
             return Factor().value * number
 
+        def lazy(value, count):
+            return da.full(count, value, chunks=1).map_blocks(local).sum()
+
         def main(client):
             return {result}
     """
-    assert client.gather(client.compute(call(source))) == 6
+    assert sorted(client.gather(futures_of(call(source)))) == values
 
 
 def test_annotations_of_dataclasses_can_be_text(call):
