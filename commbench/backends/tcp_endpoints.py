@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import select
 import socket
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,6 +16,9 @@ from tornado.tcpclient import TCPClient
 from tornado.tcpserver import TCPServer
 
 from commbench.backends.endpoints import Endpoint, Endpoints, Handler
+
+_MAX_BUFFER_BYTES = sys.maxsize
+"""No limit: tornado's default closes a stream that gets a message above 100 MiB."""
 
 
 class StreamEndpoint(Endpoint):
@@ -60,7 +64,7 @@ async def _listen_streams(handler: Handler, ip: str) -> AsyncIterator[str]:
             await handler(StreamEndpoint(stream))
 
     (listener,) = bind_sockets(0, ip)
-    server = Server()
+    server = Server(max_buffer_size=_MAX_BUFFER_BYTES)
     server.add_socket(listener)
     try:
         yield "{}:{}".format(*listener.getsockname())
@@ -71,7 +75,8 @@ async def _listen_streams(handler: Handler, ip: str) -> AsyncIterator[str]:
 async def _connect_stream(address: str) -> StreamEndpoint:
     """Connect to a listener."""
     host, _, port = address.partition(":")
-    return StreamEndpoint(await TCPClient().connect(host, int(port)))
+    stream = await TCPClient().connect(host, int(port), max_buffer_size=_MAX_BUFFER_BYTES)
+    return StreamEndpoint(stream)
 
 
 class BlockingTcpEndpoint(Endpoint):

@@ -180,6 +180,26 @@ def test_blocking_sockets_send_more_than_buffers_hold_both_ways_at_once():
         asyncio.run(end.close())
 
 
+def test_streams_carry_messages_of_any_size():
+    async def exchange():
+        # Tornado closes a stream that gets more than 100 MiB, unless its limit is raised.
+        sent, received = np.ones(100 * MiB + 1, "u1"), np.zeros(100 * MiB + 1, "u1")
+
+        async def echo(endpoint):
+            await endpoint.receive(received)
+            await endpoint.send(received)
+
+        async with tcp_endpoints.TCP_STREAMS.listen(echo, "127.0.0.1") as address:
+            one = await tcp_endpoints.TCP_STREAMS.connect(address)
+            await one.send(sent)
+            sent[:] = 0
+            await one.receive(sent)
+            await one.close()
+        return sent
+
+    assert asyncio.run(exchange()).all()
+
+
 @pytest.mark.parametrize("crossing", [False, True])
 def test_a_closed_socket_is_an_error_and_not_an_endless_wait(crossing):
     one, other = joined()
