@@ -173,5 +173,5 @@ class Backend(ABC):
         return ""
 
     @abstractmethod
-    def settings(self) -> str:
-        """Return in one line the settings of the backend, for users who want to apply them."""
+    def settings(self, device: str) -> str:
+        """Return in one line the settings on a device, for users who want to apply them."""

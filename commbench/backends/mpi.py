@@ -89,7 +89,8 @@ class MpiBackend(Backend):
             )
         return ""
 
-    def settings(self) -> str:  # noqa: D102
+    def settings(self, device: str) -> str:  # noqa: D102
+        del device
         return "MPIR_CVAR_CH4_NETMOD=ucx, unless set; MPI_THREAD_MULTIPLE"
 
 

@@ -45,7 +45,8 @@ class TcpBackend(Backend):
         # Sockets take host memory only.
         return Transport(used.name + STAGED, f"{used.evidence}; GPU memory is copied to the host")
 
-    def settings(self) -> str:  # noqa: D102
+    def settings(self, device: str) -> str:  # noqa: D102
+        del device
         return "nothing: Dask's default"
 
 

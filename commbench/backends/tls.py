@@ -41,7 +41,8 @@ class TlsBackend(TcpBackend):
             f"tls{used.name.removeprefix('tcp')}", f"{used.evidence}; {version}, {name}"
         )
 
-    def settings(self) -> str:  # noqa: D102
+    def settings(self, device: str) -> str:  # noqa: D102
+        del device
         return "distributed.comm.tls.*, for example by Security.temporary()"
 
 

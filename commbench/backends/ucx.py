@@ -181,8 +181,8 @@ class UcxBackend(Backend):
             return f"{self.name} moves its bytes over {transport}, not over {wanted}"
         return ""
 
-    def settings(self) -> str:  # noqa: D102
-        settings = self._variables("cpu")
+    def settings(self, device: str) -> str:  # noqa: D102
+        settings = self._variables(device)
         return " ".join(f"{key}={value}" for key, value in settings.items()) or (
             "nothing: UCX's default under Dask"
         )

@@ -67,7 +67,8 @@ def _check_names(backend: Backend, name: str) -> None:
     assert backend.protocol, "protocol is empty; give the scheme of Dask's addresses"
     with assert_raises(UsageError, "an unknown option"):
         type(backend)(("no-such-option",))
-    assert_one_line("settings()", backend.settings())
+    for device in ("cpu", "gpu"):
+        assert_one_line("settings()", backend.settings(device))
     assert isinstance(backend.contradiction("no-such-transport"), str), (
         "contradiction() returns no text; return '' where nothing is wrong"
     )

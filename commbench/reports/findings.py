@@ -117,13 +117,13 @@ def _remedy(run: Run, finding: Finding, *, only_worse: bool = False) -> str:
     return f"{finding.remedy} (in this run, {how})"
 
 
-def _settings(backend: str) -> str:
+def _settings(backend: str, device: str) -> str:
     """Return how a program of Dask uses a backend; "" if its plug-in is not installed."""
     try:
         parsed = parse(backend)
     except CommbenchError:
         return ""
-    variables = parsed.settings()
+    variables = parsed.settings(device)
     is_set = all("=" in word for word in variables.split())
     return f"protocol={parsed.protocol!r}" + f" and {variables} in every process" * is_set
 
@@ -146,8 +146,9 @@ def details(run: Run) -> Iterator[str]:
             lines += [f"  evidence: {each.evidence}"] * bool(each.evidence)
             lines += [f"  but: {each.doubt}"] * bool(each.doubt)
             backends = dict.fromkeys(t["backend"] for t in each.trials if "backend" in t)
-            if run.cases[case_id].cluster.device == "cpu":
-                lines += [f"  {name}: {how}" for name in backends if (how := _settings(name))]
+            device = run.cases[case_id].cluster.device
+            settings = ((name, _settings(name, device)) for name in backends)
+            lines += [f"  {name}: {how}" for name, how in settings if how]
             yield "\n".join(lines)
     shares = run.profile_shares[run.profile_shares["process"] == "workers"]
     for row in shares[~shares["case_id"].isin(each.case_id for each in run.findings)].itertuples():

@@ -92,7 +92,7 @@ def probe_backend(name: str, device: str) -> BackendCheck:
     answer = BackendCheck(name=name, device=device)
     try:
         backend = backends.parse(name)
-        answer = replace(answer, settings=backend.settings())
+        answer = replace(answer, settings=backend.settings(device))
         lacking = backend.unavailable(device)
     except UnavailableError as error:
         return replace(answer, reason=error.reason, remedy=error.remedy)

@@ -161,11 +161,12 @@ def lines(trial: Trial) -> Iterator[str]:
     is_remote = registry.load("launcher", spec.launcher).remote(spec)
     variables, arguments, code = [], {}, []
     if "backend" in trial.settings:
-        words = backend.settings().split()
+        settings = backend.settings(spec.device)
+        words = settings.split()
         if all("=" in word for word in words):
             variables += [shlex.quote(word) for word in words]
         else:
-            code.append(f"# {backend.name}: {backend.settings()}")
+            code.append(f"# {backend.name}: {settings}")
         arguments["protocol"] = repr(backend.protocol)
     for name in trial.settings:
         if (option := name.replace("-", "_")) in vary.OPTIONS:

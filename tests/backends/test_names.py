@@ -95,9 +95,9 @@ def test_every_backend_has_the_types_of_the_protocol(name):
     assert isinstance(backend, Backend)
     assert (backend.name, backend.head) == (name, name)
     assert backend.protocol.isalnum()
-    assert "\n" not in backend.settings()
-    assert backend.settings()
     for device in ("cpu", "gpu"):
+        assert "\n" not in backend.settings(device)
+        assert backend.settings(device)
         variables = backend.environment(device, SCRATCH)
         assert all(type(text) is str for pair in variables.items() for text in pair)
     if name != "tls" or importlib.util.find_spec("cryptography"):
@@ -134,15 +134,16 @@ def test_the_name_decides_the_environment(case, variables):
 
 
 @pytest.mark.parametrize(
-    ("name", "settings"),
+    ("name", "device", "settings"),
     [
-        ("tcp", "nothing: Dask's default"),
-        ("ucx", "nothing: UCX's default under Dask"),
-        ("ucx:shm", "UCX_TLS=tcp,sm UCX_MM_ERROR_HANDLING=y"),
+        ("tcp", "cpu", "nothing: Dask's default"),
+        ("ucx", "cpu", "nothing: UCX's default under Dask"),
+        ("ucx", "gpu", "DASK_DISTRIBUTED_UCXX__CREATE_CUDA_CONTEXT=True"),
+        ("ucx:shm", "cpu", "UCX_TLS=tcp,sm UCX_MM_ERROR_HANDLING=y"),
     ],
 )
-def test_settings_can_be_typed_by_hand(name, settings):
-    assert parse(name).settings() == settings
+def test_settings_can_be_typed_by_hand(name, device, settings):
+    assert parse(name).settings(device) == settings
 
 
 @pytest.mark.parametrize(

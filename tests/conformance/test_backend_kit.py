@@ -41,7 +41,7 @@ class Numeric(Mine):
 
 
 class Silent(Mine):
-    def settings(self):
+    def settings(self, device):
         return ""
 
 

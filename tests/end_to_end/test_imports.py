@@ -32,7 +32,7 @@ LIGHT = {
     "whether a backend is available": (
         "from commbench.model import registry; from commbench.backends import parse\n"
         "for name in [*registry.names('backend'), 'ucx:tcp+shm+nvlink+ib']:\n"
-        "    parse(name).unavailable('gpu'); parse(name).settings()",
+        "    parse(name).unavailable('gpu'); parse(name).settings('cpu')",
         ("ucxx", "distributed_ucxx", "mpi4py", "distributed", "cupy", "numpy"),
     ),
     "the environment and the doctor": (

@@ -60,7 +60,7 @@ class FakeBackend(Backend):
     def transport(comm: Any) -> Transport:
         raise NotImplementedError("the fake backend has no connections")
 
-    def settings(self) -> str:
+    def settings(self, device: str) -> str:
         return "nothing: for tests"
 
     def simulate(self, launch: Launch) -> Iterator[Record]:

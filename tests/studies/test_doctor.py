@@ -89,8 +89,8 @@ class CpuBackend(Backend):
     def transport(comm):  # noqa: ARG004
         return Transport("air", "none")
 
-    def settings(self):
-        return "AIR=1"
+    def settings(self, device):
+        return f"AIR={device}"
 
 
 class TestBackends:
@@ -102,10 +102,11 @@ class TestBackends:
 
     def test_a_backend_has_its_settings_or_a_reason_and_a_remedy(self):
         check = doctor.probe_backend("cpu-only", "cpu")
-        assert check == BackendCheck(name="cpu-only", device="cpu", settings="AIR=1")
+        assert check == BackendCheck(name="cpu-only", device="cpu", settings="AIR=cpu")
         assert check.available
         check = doctor.probe_backend("cpu-only", "gpu")
         assert (check.available, check.reason, check.remedy) == (False, "no GPU", "buy one")
+        assert check.settings == "AIR=gpu"
 
     @pytest.mark.parametrize(
         ("error", "reason", "remedy"),

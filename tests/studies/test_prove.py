@@ -130,6 +130,12 @@ def test_the_settings_are_printed_as_lines_of_code():
     ]
 
 
+def test_the_settings_of_a_backend_are_those_for_the_device():
+    case = dataclasses.replace(FAKE, backend="ucx:shm", cluster=ClusterSpec(device="gpu"))
+    trial = prove.Trial(case, finding(FAKE), {"backend": "ucx:shm"})
+    assert "export UCX_TLS=tcp,sm,cuda_copy" in [*prove.lines(trial)]
+
+
 def test_a_backend_without_settings_is_printed_as_its_protocol():
     (trial,) = prove.plan(with_findings([FAKE], finding(FAKE, backend="tcp")), most=1).trials
     assert list(prove.lines(trial)) == [

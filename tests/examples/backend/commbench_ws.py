@@ -21,7 +21,7 @@ class WebSocketBackend(Backend):
         kind = type(comm).__name__
         return Transport("websocket" if kind.startswith("WS") else "tcp", f"a {kind}")
 
-    def settings(self):
+    def settings(self, device):
         return "nothing: Dask's own ws://"
 
     def unavailable_layer(self, layer, mode):
