@@ -59,13 +59,15 @@ def check_workload(name: str, client: Any = None, /, **params: Any) -> None:
     _check_params(kind)
     filled = structure(params, kind.Params, name)
 
-    def make(seed: int) -> Any:
-        context = Context(n_workers=2, device="cpu", seed=seed, memory_limit_bytes=_MEMORY_BYTES)
+    def make(seed: int, n_workers: int = 2) -> Any:
+        context = Context(
+            n_workers=n_workers, device="cpu", seed=seed, memory_limit_bytes=_MEMORY_BYTES
+        )
         return kind(filled, context)
 
     if issubclass(kind, ClusterWorkload):
         with _connected(client) as connected:
-            _check_computation(make(1), connected)
+            _check_computation(make(1, len(connected.nthreads())), connected)
     elif issubclass(kind, FetchWorkload):
         _check_blocks(make)
     elif issubclass(kind, PairWorkload):
@@ -151,7 +153,7 @@ def _corrupt(key: Any, dask_worker: Any) -> bool:
 def _corrupted(value: Any) -> Any:
     """Return a copy with another number, or None if there is no number."""
     if isinstance(value, int | float):
-        return 2 * value + 1
+        return _other(value)
     changed = value.copy() if hasattr(value, "copy") else value
     if isinstance(value, list) and value:
         middle = len(value) // 2
@@ -162,7 +164,7 @@ def _corrupted(value: Any) -> Any:
         if not columns or not len(changed):
             return None
         position = len(changed) // 2, columns[-1]
-        changed.iloc[position] = 2 * changed.iloc[position] + 1
+        changed.iloc[position] = _other(changed.iloc[position])
         return changed
     if hasattr(changed, "reshape") and changed.size and changed.dtype.kind in "iufc":
         import numpy
@@ -170,9 +172,14 @@ def _corrupted(value: Any) -> Any:
         # Otherwise reshape may return a copy.
         array: Any = numpy.array(changed, order="C")
         number = array.reshape(-1)[array.size // 2 :][:1]
-        number[:] = 2 * number + 1
+        number[:] = _other(number)
         return array
     return None
+
+
+def _other(number: Any) -> Any:
+    """Return 0, which differs from NaN, inf and the largest integer, or 1 more if that is close."""
+    return number + 1 if abs(number) <= 0.5 else 0
 
 
 def _check_blocks(make: Callable[[int], Any]) -> None:

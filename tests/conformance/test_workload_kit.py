@@ -1,12 +1,16 @@
 """The kit for authors of workloads passes what is right and finds what is wrong."""
 
+import math
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import dask
 import numpy as np
+import pandas as pd
 import pytest
 
 from commbench.conformance import check_workload
+from commbench.conformance import workloads as kit
 from commbench.errors import UsageError, VerificationError
 from commbench.model import registry
 from commbench.workloads.all_to_all import AllToAll
@@ -196,6 +200,22 @@ def test_what_a_workload_does_wrong_is_named(client, installed, words, kind):
     installed("workload", {"mine": kind})
     with pytest.raises(AssertionError, match=words):
         check_workload("mine", client, **small(kind))
+
+
+@pytest.mark.parametrize("number", [0, -1, 0.25, math.inf, -math.inf, math.nan, np.uint8(255)])
+@pytest.mark.parametrize("kind", [np.array, np.ndarray.tolist, lambda x: pd.DataFrame({"x": x})])
+def test_the_kit_changes_any_number(kind, number):
+    result = kind(np.full(3, number))
+    changed = kit._corrupted(result)
+    assert not np.array_equal(np.asarray(changed), np.asarray(result), equal_nan=True)
+
+
+def test_a_computation_is_for_the_workers_of_the_client(monkeypatch):
+    made = []
+    monkeypatch.setattr(kit, "_check_computation", lambda work, _: made.append(work))
+    client = SimpleNamespace(nthreads=lambda: dict.fromkeys("abc", 1))
+    check_workload("transpose-sum", client, size=40, chunk=20)
+    assert [work.context.n_workers for work in made] == [3]
 
 
 def test_the_error_of_a_workload_that_refuses_a_right_result_is_raised(client, installed):
