@@ -702,7 +702,10 @@ class _Observer:
         use = conditions.core_use(region.launch, conditions.LOCAL, began, ended)
         # Workers may be bound to other cores.
         bound = use is not None and use.busy_cpu_seconds < 0.9 * own_cpu_s
-        return None if bound or elapsed_s < _MIN_CORE_USE_S else use
+        # Others use the cores in the pauses of the region, too.
+        seconds = elapsed_s - region.paused_s
+        paused = region.paused_s > cores.MAX_OTHERS * seconds
+        return None if bound or paused or seconds < _MIN_CORE_USE_S else use
 
     def _switch(self) -> None:
         """Collect what was logged since the last switch; it belongs to the innermost region."""

@@ -425,6 +425,29 @@ def test_the_use_of_cores_is_unknown_if_a_worker_ended(own, tmp_path):
     assert run.core_use.empty
 
 
+@pytest.mark.parametrize("seconds", [0.0, 1.1])
+def test_the_use_of_cores_in_long_pauses_is_not_that_of_a_region(
+    seconds, started, tmp_path, monkeypatch
+):
+    begin = profile.Profiler.begin
+
+    def spin(cpu_s):
+        end_s = time.process_time() + cpu_s
+        while time.process_time() < end_s:
+            pass
+
+    def late(profiler):
+        spin(1.1)
+        begin(profiler)
+
+    with commbench.profile(started, output=tmp_path) as run:
+        spin(seconds)
+        monkeypatch.setattr(profile.Profiler, "begin", late)
+        with run.region("within"):
+            pass
+    assert run.core_use.empty
+
+
 def test_the_use_of_cores_is_unknown_if_a_worker_joined_and_ended(tmp_path):
     def spin():
         end_s = time.process_time() + 1.5
