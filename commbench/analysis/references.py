@@ -26,7 +26,7 @@ import math
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Literal
@@ -235,7 +235,7 @@ def _value(run: Run, reference: Reference) -> tuple[float, int]:
 def _matches(case: Case, reference: Reference) -> bool:
     if (case.workload, case.variant) != (reference.workload, reference.backend):
         return False
-    cluster = vars(case.cluster)
+    cluster = asdict(case.cluster)
     for what, given, has in (
         ("parameter", reference.params, case.params),
         ("key of cluster", reference.cluster, cluster),
@@ -249,7 +249,10 @@ def _matches(case: Case, reference: Reference) -> bool:
 
 
 def _plain(value: Any) -> Any:
-    return [*value] if isinstance(value, tuple) else value
+    """Return a value as TOML has it."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items() if item is not None}
+    return [*map(_plain, value)] if isinstance(value, list | tuple) else value
 
 
 def _system(run: Run) -> str:
@@ -276,7 +279,7 @@ def render_references(run: Run) -> str:
         lines: dict[str, Any] = {
             "system": _system(run), "workload": case.workload, "backend": case.variant,
             "params": {k: v for k, v in case.params.items() if k not in ("sizes", "layers")},
-            "cluster": {key: getattr(case.cluster, key) for key in _CLUSTER},
+            "cluster": _cluster(run, case),
         }  # fmt: skip
         if row.layer != "workload":
             size = run.message_bytes(row.case_id, row.layer, row.payload_bytes)
@@ -298,9 +301,23 @@ def render_references(run: Run) -> str:
     return f"# From {run.manifest.id}: {command}\n\n" + "\n\n".join(tables) + "\n"
 
 
+def _cluster(run: Run, case: Case) -> dict[str, Any]:
+    """Return the fields of the cluster that are always written, and those in which cases differ."""
+    what = (case.workload, case.variant)
+    alike = [each for each in run.suite.cases if (each.workload, each.variant) == what]
+    clusters = [each.cluster.measured() for each in alike]
+    return {
+        key: value
+        for key, value in case.cluster.measured().items()
+        if key in _CLUSTER or any(cluster[key] != value for cluster in clusters)
+    }
+
+
 def _toml(value: Any) -> str:
     if isinstance(value, Mapping):
-        items = (f"{_key(key)} = {_toml(item)}" for key, item in value.items())
+        # TOML has no null.
+        known = ((key, item) for key, item in value.items() if item is not None)
+        items = (f"{_key(key)} = {_toml(item)}" for key, item in known)
         return "{ " + ", ".join(items) + " }"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_toml, value)) + "]"

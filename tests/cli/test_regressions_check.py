@@ -9,6 +9,7 @@ import pytest
 from processes import invoke, report, usage_error
 
 from commbench.analysis import references as references_of
+from commbench.model import ClusterSpec, Placement
 
 CASES = (
     builders.case("tcp", params={"rows": 1, "shuffle": "tasks"}),
@@ -123,6 +124,23 @@ def test_written_references_do_not_match_other_parameters(path, tmp_path):
     records = builders.launches(other, [2.0] * 6)
     run = builders.written(tmp_path, [other], records, environment=NODE1)
     assert "no case of" in usage_error(check(run.path, "--reference", file))
+
+
+def test_references_select_cases_that_differ_in_any_setting_of_the_cluster(tmp_path):
+    bound = (Placement(cpus="0"), Placement(cpus="1", nic="eth0"))
+    settings = [
+        {}, {"env": {"A": "1"}}, {"placement": bound}, {"hosts": ("a", "b")},
+        {"dask_config": {"distributed.comm.compression": None, "distributed.comm.offload": "1MiB"}},
+    ]  # fmt: skip
+    cases = [builders.case(cluster=ClusterSpec(**each)) for each in settings]
+    records = [
+        record for n, case in enumerate(cases) for record in builders.launches(case, [n + 1.0] * 6)
+    ]
+    path = builders.written(tmp_path, cases, records, environment=NODE1).path
+    check(path, "--write-reference", tmp_path / "new.toml")
+    result = check(path, "--reference", tmp_path / "new.toml")
+    assert result.exit_code == 0, result.output
+    assert "5 checked, 0 failed" in result.stdout
 
 
 BAD = {
