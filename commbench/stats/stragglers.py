@@ -449,7 +449,7 @@ def _causes(
         i, j = src[pair], dst[pair]
         (back,) = pairs.get_indexer([j * len(workers) + i])
         # A way back with half of the slowdown may be slow, too, and have missed the test by chance.
-        if back < 0 or rest[back] < rest[pair] / 2:
+        if back < 0 or (not left[back] and rest[back] < rest[pair] / 2):
             ends = _ends(i, j, workers, hosts)
             yield "direction", "from worker {} to {}".format(*ends), np.array([pair])
         elif not left[back] or i < j:

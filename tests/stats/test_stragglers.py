@@ -127,6 +127,15 @@ def test_a_slow_direction_of_a_link_is_no_slow_link(recorded):
     assert named(table) == {("direction", "from worker 3 to 1")}
 
 
+@pytest.mark.parametrize("slower", [("0", "1"), ("1", "0")])
+def test_a_link_whose_directions_are_not_equally_slow_is_one_cause(slower, recorded):
+    rates = cluster(4, [("0", "1"), ("1", "0")], noise=0.05)
+    rates[slower[::-1]] *= 4
+    table = slow(recorded, case := builders.case(n_workers=4), fetches(case, rates))
+    assert named(table) == {("link", "between workers 0 and 1")}
+    assert sorted(zip(table["src"], table["dst"], strict=True)) == [("0", "1"), ("1", "0")]
+
+
 def test_a_slow_worker_and_a_slow_link_are_both_named(recorded):
     case = builders.case(n_workers=8)
     slow_ones = [*pairs_of("5", 8), ("0", "1"), ("1", "0")]
