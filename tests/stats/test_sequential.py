@@ -104,6 +104,14 @@ def test_iterations_balance_the_cost_and_the_variance_of_both_levels(recorded):
     assert block.seconds == pytest.approx(8 + 3 * block.iterations, rel=0.1)
 
 
+def test_iterations_leave_time_until_the_deadline_of_each_case(recorded):
+    cases = [builders.case("tcp"), builders.case("mpi", timeout_s=40.0)]
+    records = [record for case in cases for record in launches(case, 100, 4, seconds=20.0)]
+    # Half of 40 s without the 16 s that are no iteration.
+    block = sequential.next_block(recorded(cases, records, stopping=RULE))
+    assert block.iterations == pytest.approx(12, abs=1)
+
+
 def test_few_launches_get_no_more_iterations_than_the_budget_has_time_for(recorded):
     case = builders.case(launches=2)
     run = recorded([case], launches(case, 2, 4), stopping=RULE)
