@@ -152,18 +152,15 @@ def relative_to(control: str, every: Iterable[Side]) -> list[Side]:
     """Return the sides of the other backends with multiples of the backend `control`'s medians.
 
     A launch's median is divided by that of the control's launch in the same block. Blocks without
-    one are left out, and so are sides whose control has a median of 0.
-
-    Raises
-    ------
-    UsageError
-        If no side has the control.
+    one are left out, and so are sides whose control has a median of 0. Where other settings vary,
+    too, the control has the same ones, unless `control` names a variant, such as ``tcp workers=2``.
     """
     every = list(every)
-    controls = {_task(side): side for side in every if side.case.variant == control}
+    variants = {(_task(side), side.case.variant): side for side in every}
     relative = []
     for side in every:
-        other = controls.get(_task(side))
+        alike = replace(side.case, backend=control).variant
+        other = variants.get((_task(side), control)) or variants.get((_task(side), alike))
         if other is None or other is side or not other.medians.min() > 0:
             continue
         blocks = tuple(sorted({*side.blocks} & {*other.blocks}))
@@ -173,11 +170,6 @@ def relative_to(control: str, every: Iterable[Side]) -> list[Side]:
         )
         if blocks:
             relative.append(replace(side, blocks=blocks, medians=one / two))
-    if not relative:
-        raise UsageError(
-            f"no case can be compared with {control}: a control is a backend of both runs that "
-            "took turns with others"
-        )
     return relative
 
 
@@ -199,10 +191,20 @@ def between(
         compared, so that a change of the whole machine cancels.
     history
         Runs of other days. A difference that two of them may have is ``inconclusive``.
+
+    Raises
+    ------
+    UsageError
+        If a run has no case that can be compared with the control.
     """
     olds, news = (
         relative_to(control, sides(run)) if control else sides(run) for run in (baseline, candidate)
     )
+    if control and not (olds and news):
+        raise UsageError(
+            f"no case can be compared with {control}: a control is a backend of both runs that "
+            "took turns with others"
+        )
     candidates = {_key(side): side for side in news}
     pairs = [
         (side, candidates[key])

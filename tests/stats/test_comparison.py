@@ -382,6 +382,32 @@ def test_a_control_cancels_what_differs_between_sessions(recorded):
     assert (result.candidate, result.sessions_ratio) == ("ucx", pytest.approx(1))
 
 
+def test_a_session_without_the_control_does_not_count(recorded):
+    old = session(recorded, 1.0, 1, "tcp", "ucx")
+    same = {case.id: case.id for case in old.suite.cases}
+    names = [("tcp", "ucx")] * 3 + [("ucx",)]
+    history = [session(recorded, 1.0, day, *each) for day, each in enumerate(names, 1)]
+    for sessions, ratio in ((history, 1.0), (history[1:], math.nan)):
+        (result,) = stats.between(old, old, same, control="tcp", history=sessions)
+        assert result.sessions_ratio == pytest.approx(ratio, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("control", "ratios"),
+    [("tcp", {"ucx workers=2": 2, "ucx workers=4": 2}),
+     ("tcp workers=2", {"ucx workers=2": 2, "tcp workers=4": 3, "ucx workers=4": 6})],
+)  # fmt: skip
+def test_a_backend_is_the_control_of_cases_with_its_settings(recorded, control, ratios):
+    cases = [
+        builders.case(name, n_workers=n, varied=("backend", "workers"))
+        for n in (2, 4)
+        for name in ("tcp", "ucx")
+    ]
+    run = recorded(cases, builders.ended(samples(cases, lambda i, _: (1.0, 2.0, 3.0, 6.0)[i])))
+    results = stats.between(run, run, {case.id: case.id for case in cases}, control=control)
+    assert {each.candidate: each.candidate_s for each in results} == pytest.approx(ratios)
+
+
 @pytest.mark.slow
 def test_120_pairs_are_compared_within_20_seconds(recorded_and_ended):
     cases = [builders.case(name, "pingpong") for name in ("tcp", "ucx", "ucx:shm", "mpi")]
