@@ -38,6 +38,8 @@ def extend(
 ) -> Iterator[Launch]:  # fmt: skip
     """Yield `launches`, then complete blocks of launches until the run ends.
 
+    It also ends when each case has ``MIN_LAUNCHES`` launches, and all have failed.
+
     If no other block fits into the time for launches, the others of `launches` are left out.
 
     Parameters
@@ -65,6 +67,9 @@ def extend(
     last_launches = {case.id: case.launches - 1 for case in suite.cases}
     while True:
         data = read()
+        n_launches = data.ends["case_id"].value_counts().min()
+        if len(stats.unknown(data)) == len(data.cases) and n_launches >= stats.MIN_LAUNCHES:
+            return
         due = stats.look(data)
         is_new, n_looks = due > n_looks, due
         if is_new or due == stats.N_LOOKS:

@@ -18,13 +18,13 @@ SECONDS = 10.0
 def simulate(noise, between, failing):
     """Return a runner of launches of the backend fake with log-normal times.
 
-    Those of the workload `failing` fail.
+    Those of the workloads in `failing` fail.
     """
 
     def run_plan(plan, run):
         rng = random.Random(1)
         for launch in plan:
-            level, ok = rng.lognormvariate(0, between), launch.case.workload != failing
+            level, ok = rng.lognormvariate(0, between), launch.case.workload not in failing
             for record in (ok and backends.parse("fake").simulate(launch)) or ():
                 if type(record).__name__ == "Sample":
                     seconds = level * rng.lognormvariate(0, noise)
@@ -143,6 +143,12 @@ def test_a_resumed_run_repeats_a_case_that_always_fails_in_its_last_block_only(r
     assert blocks.pop(n_blocks - 1) == 3
     assert len(blocks) >= n_blocks
     assert {*blocks.values()} == {2}
+
+
+def test_a_run_ends_when_six_launches_of_each_case_have_failed(run):
+    _, path = run("--budget", 300, failing="merge, svd")
+    assert [end["ok"] for end in ends(path)] == [False] * 12
+    assert load(path).ended_by == ""
 
 
 @pytest.mark.parametrize("n_blocks", [3, 4])
