@@ -162,7 +162,8 @@ def in_suite_order(table: pd.DataFrame, run: Run, then: list[str] | None = None)
     order = {case.id: number for number, case in enumerate(run.suite.cases)}
     keys = [name for name in (then or ["layer", "payload_bytes", "launch"]) if name in table]
     return (
-        table.assign(_case_number=table["case_id"].map(order))
+        # A mapped categorical would sort by its categories.
+        table.assign(_case_number=table["case_id"].map(order).astype(float))
         .sort_values(["_case_number", *keys], kind="stable")
         .drop(columns="_case_number")
         .reset_index(drop=True)

@@ -150,6 +150,13 @@ def test_unsuitable_transfers_are_refused_with_a_reason(records, reason, recorde
     assert all(map(math.isnan, numbers))
 
 
+@pytest.mark.parametrize("backends", [("tcp", "mpi"), ("mpi", "tcp")])
+def test_models_are_in_the_order_of_the_suite(backends, recorded):
+    cases = [builders.case(name, "all-to-all") for name in backends]
+    models = stats.link_models(recorded(cases, [r for case in cases for r in sweep(case=case)]))
+    assert [model.backend for model in models if model.src] == list(backends)
+
+
 def test_transfers_without_duration_are_counted_and_ignored(recorded):
     bad = [transfer(CASE, 0, stop, MIB, channel="alone") for stop in (0, -5)]
     model = pair(recorded, sweep(noise=0) + bad + ends())
