@@ -18,6 +18,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -31,7 +32,7 @@ from commbench.harness import wire
 from commbench.harness.measure import conditions, plugins, records, traffic
 from commbench.harness.measure.conditions import N_IDLE_LAUNCHES, measure_idle
 from commbench.harness.measure.layers import Pace
-from commbench.launchers.base import RunningCluster
+from commbench.launchers.base import RunningCluster, ask
 from commbench.launchers.local import LocalLauncher
 from commbench.machine import cores, gpu
 from commbench.model import AGAIN, FETCHES, Launch, LogCount, RoundTrip, TransferRecord
@@ -314,11 +315,8 @@ class _Exchange:
         receivers: dict[_Member, None] = {}
         with emit.region() as keep:
             for group in groups:
-                cpu_began = self._cluster.cpu_seconds()
                 owners = {receiver.address: them for receiver, them in group.items()}
-                begin_at_s = time.time() + _LEAD_SECONDS * (len(group) > 1)
-                self._run([*group], in_turn, owners, size, begin_at_s, self._offsets, enough_s)
-                cpu_seconds += self._cluster.cpu_seconds() - cpu_began
+                cpu_seconds += self._run_fetches([*group], in_turn, owners, size, enough_s)
                 self._verify([*group])
                 receivers |= dict.fromkeys(group)
             spans = [*self._emit_fetches(channel, size, [*receivers], keep)]
@@ -339,10 +337,7 @@ class _Exchange:
     def together(self, size: int, emit: Emitter) -> None:
         """Measure a fetch of one block by each pair, all at once."""
         owners = self._shuffled(self._members)
-        cpu_began = self._cluster.cpu_seconds()
-        begin_at_s = time.time() + _LEAD_SECONDS
-        self._run(self._members, at_once, owners, size, begin_at_s, self._offsets)
-        cpu_seconds = self._cluster.cpu_seconds() - cpu_began
+        cpu_seconds = self._run_fetches(self._members, at_once, owners, size)
         self._verify(self._members)
         with emit.region() as keep:
             spans = list(self._emit_fetches(TOGETHER, size, self._members, keep))
@@ -353,6 +348,30 @@ class _Exchange:
                     max(stop_s for _, stop_s, *_ in spans) - began_at_s, cpu_seconds,
                 )
             )  # fmt: skip
+
+    def _run_fetches(self, receivers: Sequence[_Member], fetch: Any, *arguments: Any) -> float:
+        """Let the receivers fetch, and return the CPU seconds of all processes.
+
+        Several receivers have a common start, from which CPU time counts, because processes that
+        poll also use it while they wait. Members on other hosts read their clocks at that time; a
+        message would disturb their fetches.
+        """
+        cluster = self._cluster
+        if len(receivers) == 1:
+            cpu_began = cluster.cpu_seconds()
+            self._run(receivers, fetch, *arguments, time.time(), self._offsets)
+            return cluster.cpu_seconds() - cpu_began
+        elsewhere = cluster.remote_members & {member.address for member in self._members}
+        begin_at_s = time.time() + _LEAD_SECONDS
+        arguments = (*arguments, begin_at_s, self._offsets)
+        with ThreadPoolExecutor(1) as thread:
+            answers = thread.submit(self._run, self._members, fetch, *arguments)
+            time.sleep(max(0.0, begin_at_s - time.time()))
+            cpu_began = cores.cpu_seconds(cluster.pids)
+            others = cluster.remote_members - elsewhere
+            began: dict[str, float] = ask(cluster.client, others, time.process_time)
+            began |= {name: answers.result()[name] for name in elsewhere}
+        return cluster.cpu_seconds() - cpu_began - sum(began.values())
 
     def echo(self, in_rounds: bool, emit: Emit) -> None:
         """Measure empty requests of each pair, one pair after another or in rounds."""
@@ -383,10 +402,10 @@ class _Exchange:
     def _shuffled(self, members: Sequence[_Member]) -> list[_Member]:
         return self._order.sample(members, len(members))
 
-    def _run(self, receivers: Sequence[_Member], ask: Any, *arguments: Any) -> dict[str, Any]:
+    def _run(self, receivers: Sequence[_Member], call: Any, *arguments: Any) -> dict[str, Any]:
         addresses = [member.address for member in receivers]
         try:
-            answers: dict[str, Any] = self._cluster.client.run(ask, *arguments, workers=addresses)
+            answers: dict[str, Any] = self._cluster.client.run(call, *arguments, workers=addresses)
         except (OSError, KeyError) as error:
             names = ", ".join(member.name for member in receivers)
             raise LaunchError(f"a fetch of worker {names} failed: {error!r}") from error
@@ -457,38 +476,47 @@ def key(owner: int, size: int) -> str:
 
 
 async def in_turn(
-    owners: Mapping[str, Sequence[_Member]], size: int, begin_at_s: float,
-    offsets: dict[str, float], enough_s: float, dask_worker: Any,
-) -> None:  # fmt: skip
-    """Fetch a block of each of this worker's `owners`, one after another; runs on a worker."""
+    owners: Mapping[str, Sequence[_Member]], size: int, enough_s: float, begin_at_s: float,
+    offsets: dict[str, float], dask_worker: Any,
+) -> float:  # fmt: skip
+    """Fetch a block of each of this worker's `owners`, one after another; runs on a worker.
+
+    Return the CPU seconds of the worker's process at the common start.
+    """
     fetcher: Fetcher = dask_worker.plugins[Fetcher.name]
-    await _until(begin_at_s, offsets, dask_worker)
+    cpu_seconds = await _until(begin_at_s, offsets, dask_worker)
     began = time.perf_counter()
-    for owner in owners[dask_worker.address]:
+    for owner in owners.get(dask_worker.address, ()):
         await fetcher.fetch(owner, size)
         if time.perf_counter() - began >= enough_s:
             break
+    return cpu_seconds
 
 
-async def _until(begin_at_s: float, offsets: dict[str, float], dask_worker: Any) -> None:
-    """Wait for the common start; `offsets` are the seconds by which clocks are ahead."""
+async def _until(begin_at_s: float, offsets: dict[str, float], dask_worker: Any) -> float:
+    """Wait for the common start, and return the process's CPU seconds.
+
+    `offsets` has the seconds by which clocks of remote workers are ahead, by address.
+    """
     await asyncio.sleep(begin_at_s + offsets.get(dask_worker.address, 0.0) - time.time())
+    return time.process_time()
 
 
 async def at_once(
     owners: Sequence[_Member], size: int, begin_at_s: float, offsets: dict[str, float],
     dask_worker: Any,
-) -> None:  # fmt: skip
+) -> float:  # fmt: skip
     """Fetch a block of each of the other `owners`, all at once; runs on a worker.
 
-    `offsets` has the seconds by which clocks of remote workers are ahead, by address.
+    Return the CPU seconds of the worker's process at the common start.
     """
     fetcher: Fetcher = dask_worker.plugins[Fetcher.name]
     index = [owner.address for owner in owners].index(dask_worker.address)
     # Each worker starts with the next one, so that not all ask the same sender first.
     others = (*owners[index + 1 :], *owners[:index])
-    await _until(begin_at_s, offsets, dask_worker)
+    cpu_seconds = await _until(begin_at_s, offsets, dask_worker)
     await asyncio.gather(*(fetcher.fetch(owner, size) for owner in others))
+    return cpu_seconds
 
 
 async def echo(asked: Mapping[str, Sequence[str]], dask_worker: Any) -> list[float]:

@@ -143,7 +143,8 @@ class _Pairs:
 
     def measure(self) -> list[tuple[Transport, Transport]]:
         self._answers()
-        self._emit(measure_idle(self._launch, self._cpu_seconds, 2 * len(self.ends)))
+        if self._layer == self._workload.layers[0]:
+            self._emit(measure_idle(self._launch, self._cpu_seconds, 2 * len(self.ends)))
         self._send()
         for size in self._workload.sizes:
             self._emit(self._measure_size(size))
@@ -165,8 +166,11 @@ class _Pairs:
     def _measure_size(self, size: int) -> Sample:
         self._answers()
         epoch = time.time() - time.perf_counter()
+        start_s = time.perf_counter() + _AGREED_S
+        self._send(start_s)
+        # Processes that poll use CPU time while they wait for the start.
+        time.sleep(max(0.0, start_s - time.perf_counter()))
         cpu_began = self._cpu_seconds()
-        self._send(time.perf_counter() + _AGREED_S)
         self._answers()
         self._send()
         timings: list[list[Timing]] = self._answers()

@@ -1,6 +1,7 @@
 """Measurements in the test's process: of a shared cluster, and of ping-pongs over tcp."""
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from commbench.backends.tcp import TcpBackend
 from commbench.harness import transfers, wire
 from commbench.harness.measure import cluster as measuring
 from commbench.harness.measure import conditions, fetches, peer, pingpong, streams
-from commbench.launchers.base import RunningCluster
+from commbench.launchers.base import SCHEDULER, RunningCluster
 from commbench.model import Case, Record
 from commbench.store.emitter import InMemory
 from commbench.workloads.base import Context, Workload
@@ -43,6 +44,18 @@ def measured(cluster: RunningCluster) -> Iterator[Callable[..., Any]]:
             patch.setattr(module, "measure_idle", lambda *given: real(*given, 0.1))
         patch.setattr(conditions, "_SETTLE_SECONDS", 0.0)
         yield measured
+
+
+@pytest.fixture
+def far(cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch) -> RunningCluster:
+    """Return the cluster with its scheduler and worker 1 on another host, as far as it knows."""
+    address = cluster.addresses["1"]
+    (pid,) = cluster.client.run(os.getpid, workers=[address]).values()
+    scheduler = cluster.client.run_on_scheduler(os.getpid)
+    pids = tuple(known for known in cluster.pids if known not in (pid, scheduler))
+    monkeypatch.setattr(cluster, "pids", pids)
+    monkeypatch.setattr(cluster, "remote_members", frozenset([address, SCHEDULER]))
+    return cluster
 
 
 @pytest.fixture(scope="session")

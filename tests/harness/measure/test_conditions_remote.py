@@ -36,18 +36,6 @@ def make_case():
     return case
 
 
-@pytest.fixture
-def far(cluster, monkeypatch):
-    """Return the cluster with its scheduler and worker 1 on another host, as far as it knows."""
-    address = cluster.addresses["1"]
-    (pid,) = cluster.client.run(os.getpid, workers=[address]).values()
-    scheduler = cluster.client.run_on_scheduler(os.getpid)
-    pids = tuple(known for known in cluster.pids if known not in (pid, scheduler))
-    monkeypatch.setattr(cluster, "pids", pids)
-    monkeypatch.setattr(cluster, "remote_members", frozenset([address, SCHEDULER]))
-    return cluster
-
-
 def spin_on(cluster, worker):
     """Let that worker use a core for a while."""
     wait(cluster.client.submit(spin, SECONDS, workers=[cluster.addresses[worker]], pure=False))

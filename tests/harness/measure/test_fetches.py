@@ -3,6 +3,7 @@ import collections
 import contextlib
 import functools
 import itertools
+import threading
 import time
 
 import processes
@@ -263,3 +264,31 @@ def test_a_busy_sender_is_asked_again_and_counted(answering, measure):
     counts = [(c.n_started, c.n_logged, c.n_busy) for c in select(records, LogCount, -1)]
     assert counts == [(3, 2, 1), (3, 2, 1)]
     assert [(c.n_started, c.n_busy) for c in select(records, LogCount, 0)] == [(2, 0), (2, 0)]
+
+
+def spin(dask_worker):
+    """Let a thread of the worker use a core until it is stopped, as a worker that polls does."""
+    stop = dask_worker.stop_spinning = threading.Event()
+
+    def turn():
+        while not stop.is_set():
+            pass
+
+    threading.Thread(target=turn, daemon=True).start()
+
+
+def stop_spinning(dask_worker):
+    """Stop the thread of `spin`."""
+    dask_worker.stop_spinning.set()
+
+
+@pytest.mark.parametrize("worker", ["0", "1"], ids=["here", "elsewhere"])
+def test_cpu_time_together_counts_from_the_common_start(worker, far, measure, monkeypatch):
+    monkeypatch.setattr(fetches, "_LEAD_SECONDS", 0.8)
+    far.client.run(spin, workers=[far.addresses[worker]])
+    try:
+        records = measure(work(sizes=(1000,)))
+    finally:
+        far.client.run(stop_spinning, workers=[far.addresses[worker]])
+    seconds = [s.cpu_seconds for s in select(records, Sample) if s.layer == "together"]
+    assert 0 < min(seconds) < 0.4
