@@ -46,7 +46,7 @@ class RunningCluster(ABC):
     foreign_pids: tuple[int, ...] = ()
     """Those of `pids` that are not descendants of this process."""
     remote_members: frozenset[str] = frozenset()
-    """The addresses of workers on other hosts, and `SCHEDULER` if it is on another host."""
+    """The addresses of workers on other hosts or in containers, and `SCHEDULER` if it is there."""
     preexisting: bool = False
     """Whether the cluster ran before the launch and must be left as it was."""
     shares_processes: bool = False

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from commbench.errors import LaunchError
 from commbench.launchers.base import SCHEDULER, RunningCluster
 from commbench.machine import process
-from commbench.machine.environment import SECRETS
+from commbench.machine.environment import SECRETS, kernel_id
 from commbench.model import ClusterSpec
 
 _POLL_SECONDS = 0.05
@@ -42,12 +42,9 @@ class ProcessLocation(NamedTuple):
 
 def process_location() -> ProcessLocation:
     """Return the location of this process."""
-    boot, ids = Path("/proc/sys/kernel/random/boot_id"), Path("/proc/self/ns/pid")
+    ids = Path("/proc/self/ns/pid")
     # Containers on one host have separate PID namespaces.
-    system = (
-        boot.read_text().strip() if boot.exists() else "",
-        str(ids.readlink()) if ids.is_symlink() else "",
-    )
+    system = (kernel_id(), str(ids.readlink()) if ids.is_symlink() else "")
     return ProcessLocation(socket.gethostname(), " ".join(system), os.getpid())
 
 

@@ -87,6 +87,11 @@ def host(root: Path) -> dict[str, str | None]:
     }
 
 
+def kernel_id() -> str:
+    """Return an id of the running kernel, which the containers of a host share."""
+    return read(Path("/proc/sys/kernel/random/boot_id")) or platform.node()
+
+
 def cpu(root: Path) -> dict[str, Any]:
     """Return the processor, the cores that this process may use, and their clock settings."""
     info, tree = read(root / "proc/cpuinfo"), root / "sys/devices/system"

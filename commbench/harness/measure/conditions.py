@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from commbench.errors import LaunchError
 from commbench.harness.measure import records
 from commbench.launchers.base import SCHEDULER, RunningCluster, ask
-from commbench.machine import cores, gpu
+from commbench.machine import cores, environment, gpu
 from commbench.machine.topology.workers import worker_location
 from commbench.model import GPU_MEMORY, ClusterSpec, CoreUse, IdleCost, Launch, Setting, WorkerPlace
 from commbench.store.emitter import Emit
@@ -60,6 +60,10 @@ class Conditions:
         yield
         self.foreign_cpu_s += cores.cpu_seconds(cluster.foreign_pids) - used_s
         after = _read_remote(cluster)
+        if here := before.pop(LOCAL, None):
+            # Members in containers on this host.
+            used_s = here.launch_cpu_s if cluster.preexisting else 0.0
+            self.foreign_cpu_s += after[LOCAL].launch_cpu_s - used_s
         uses = (core_use(self.launch, host, began, after[host]) for host, began in before.items())
         self.remote_use += tuple(filter(None, uses))
 
@@ -106,11 +110,13 @@ def _family_seconds() -> float:
 
 
 def _read_remote(cluster: RunningCluster) -> dict[str, Reading]:
-    """Return a reading of the cores that the cluster may use, by remote host."""
+    """Return a reading of the cores of the remote members, by host; ``LOCAL`` is this one."""
     processes = defaultdict(list)
     described = ask(cluster.client, cluster.remote_members, _describe_process)
-    for member, (host, allowed, cpu_s) in described.items():
-        processes[host].append((member, allowed, cpu_s))
+    # Containers on a host share its kernel, which counts the CPU time of all.
+    hosts = {environment.kernel_id(): LOCAL}
+    for member, (kernel, host, allowed, cpu_s) in described.items():
+        processes[hosts.setdefault(kernel, host)].append((member, allowed, cpu_s))
     readings = {}
     for host, rows in processes.items():
         members, allowed, cpu_s = zip(*rows, strict=True)
@@ -121,9 +127,10 @@ def _read_remote(cluster: RunningCluster) -> dict[str, Reading]:
     return readings
 
 
-def _describe_process() -> tuple[str, tuple[int, ...], float]:
-    """Return the host, the cores that this process may use, and its CPU seconds."""
-    return os.uname().nodename, tuple(os.sched_getaffinity(0)), time.process_time()
+def _describe_process() -> tuple[str, str, tuple[int, ...], float]:
+    """Return the kernel, the host, the cores that this process may use, and its CPU seconds."""
+    cpus, cpu_s = tuple(os.sched_getaffinity(0)), time.process_time()
+    return environment.kernel_id(), os.uname().nodename, cpus, cpu_s
 
 
 def measure_idle(

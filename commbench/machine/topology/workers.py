@@ -36,7 +36,7 @@ from urllib.parse import urlsplit
 
 from commbench.errors import UsageError
 from commbench.machine import cores
-from commbench.machine.environment import read
+from commbench.machine.environment import kernel_id
 from commbench.machine.topology.discovery import numa_nodes, sockets
 from commbench.machine.topology.hosts import Gpu, Host, apart
 from commbench.model import Placement, WorkerPlace
@@ -152,7 +152,7 @@ def _environ(pid: int) -> Mapping[str, str]:
 
 def _host_id(pid: int) -> str:
     """Return an id of the kernel and the network namespace of the process."""
-    kernel = read(Path("/proc/sys/kernel/random/boot_id")) or platform.node()
+    kernel = kernel_id()
     with suppress(OSError):
         return f"{kernel} {Path(f'/proc/{pid}/ns/net').readlink()}"
     return kernel

@@ -14,6 +14,7 @@ from commbench.harness import transfers, wire
 from commbench.harness.measure import cluster as measuring
 from commbench.harness.measure import conditions, fetches, peer, pingpong, streams
 from commbench.launchers.base import SCHEDULER, RunningCluster
+from commbench.machine import environment
 from commbench.model import Case, Record
 from commbench.store.emitter import InMemory
 from commbench.workloads.base import Context, Workload
@@ -55,6 +56,7 @@ def far(cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch) -> RunningClus
     pids = tuple(known for known in cluster.pids if known not in (pid, scheduler))
     monkeypatch.setattr(cluster, "pids", pids)
     monkeypatch.setattr(cluster, "remote_members", frozenset([address, SCHEDULER]))
+    monkeypatch.setattr(environment, "kernel_id", lambda: "another kernel")
     return cluster
 
 

@@ -16,7 +16,8 @@ from commbench.harness.measure import conditions
 from commbench.harness.measure.cluster import measure_cluster
 from commbench.launchers import members
 from commbench.launchers.base import SCHEDULER
-from commbench.machine import cores
+from commbench.machine import cores, environment
+from commbench.machine.environment import kernel_id
 from commbench.model import ClusterSpec, CoreUse, Sample, ThreadTime
 
 SECONDS = 0.4
@@ -66,6 +67,21 @@ def test_each_other_host_has_a_record_of_its_cores(far):
     assert SECONDS <= use.own_cpu_seconds < 2 * SECONDS + 0.3
     assert use.busy_cpu_seconds > use.own_cpu_seconds + SECONDS / 2
     assert seen.foreign_cpu_s == 0
+
+
+def test_containers_on_this_host_are_processes_of_the_launch(far, monkeypatch):
+    # Process ids are others there, and the kernel's counters of the cores are the same.
+    monkeypatch.setattr(environment, "kernel_id", kernel_id)
+    cpu_s = {}
+    for outlives in (False, True):
+        monkeypatch.setattr(far, "preexisting", outlives)
+        seen = conditions.Conditions(make_launch(make_case()))
+        with seen.on(far):
+            spin_on(far, "1")
+        assert seen.remote_use == ()
+        cpu_s[outlives] = seen.foreign_cpu_s
+    assert SECONDS <= cpu_s[True] < SECONDS + 0.5
+    assert cpu_s[False] >= cpu_s[True] + SECONDS / 2
 
 
 def test_other_hosts_that_hide_their_cores_have_no_record(far, monkeypatch):
