@@ -12,8 +12,8 @@ from commbench.model.units import format_bytes
 
 _MACHINE = (
     "host.name", "host.kernel", "host.architecture", "cpu.model", "cpu.logical_cores",
-    "cpu.usable_cores", "cpu.cgroup_quota_cores", "cpu.governors", "memory.total_bytes",
-    "memory.cgroup_limit_bytes", "python",
+    "cpu.usable_cores", "cpu.cgroup_quota_cores", "cpu.governors", "cpu.turbo", "cpu.clock_source",
+    "memory.total_bytes", "memory.cgroup_limit_bytes", "memory.transparent_huge_pages", "python",
 )  # fmt: skip
 _TABLES = ("packages", "variables")
 # Replication and deadline change the precision of times, not the times.

@@ -163,6 +163,13 @@ def _running_clusters(run: Run) -> Iterator[str]:
             f"cluster ({case.cluster.scheduler}), not fresh ones: what differs from one start to "
             f"the next is in no interval and no test, and its settings are as found{known}"
         )
+        places = run.places[run.places["case_id"] == case.id]
+        hosts = {frozenset(rows["host"]) for _, rows in places.groupby("launch")}
+        if len(hosts) > 1:
+            yield (
+                f"{run.case_names[case.id]}: workers were on other hosts in some launches, so the "
+                "median may be of several clusters; see Where the workers were"
+            )
 
 
 def _clocks(run: Run) -> Iterator[str]:

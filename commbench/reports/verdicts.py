@@ -219,6 +219,19 @@ class ComparedRuns:
                     f"{one} and {counts[1]:.0f} in {two}, but a cluster's first may be slower"
                 )
 
+    def _other_hosts(self, one: str, two: str) -> Iterator[str]:
+        """Yield the hosts of the workers in both runs if they differ, as a queue's may."""
+        same = self.match.same
+        first, second = (
+            sorted({*run.places["host"][run.places["case_id"].isin(ids)]})
+            for run, ids in ((self.baseline, [*same]), (self.candidate, [*same.values()]))
+        )
+        if first and second and first != second:
+            yield (
+                f"workers were on {some(first, _MOST_NAMED)} in {one} and on "
+                f"{some(second, _MOST_NAMED)} in {two}: other hosts may have other times"
+            )
+
     @property
     def warnings(self) -> list[str]:
         """What differs between the runs, and what disturbed either."""
@@ -235,6 +248,7 @@ class ComparedRuns:
             ),
             *(f"not the same: {difference}" for difference in self.match.differences),
             *self.match.alone,
+            *self._other_hosts(one, two),
             *self._other_iterations(one, two),
             *["two sessions of the same software may differ, too: --control or --history"]
             * self._may_be_the_day,

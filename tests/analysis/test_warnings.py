@@ -11,6 +11,7 @@ from builders import (
     launches,
     log_count,
     message,
+    place,
     sample,
     setting,
     spill,
@@ -256,6 +257,18 @@ def test_each_problem_has_one_warning(recorded):
     words = ("samples.jsonl line", "failed", "--resume", "ended well", "clocks", "missing", "saw")
     for word in words:
         assert sum(word in text for text in warnings) == 1, word
+
+
+@pytest.mark.parametrize(("last", "warns"), [("a", False), ("b", True)])
+def test_launches_of_a_running_cluster_on_other_hosts(last, warns):
+    cluster = ClusterSpec(launcher="external", scheduler="tcp://10.0.0.1:8786")
+    case = builders.case(cluster=cluster, launches=8)
+    records = [
+        *launches(case, [1.0] * 8),
+        *(place(case, host="a" if n < 7 else last, launch=n) for n in range(8)),
+    ]
+    texts = builders.in_memory([case], records, environment=QUIET).warnings
+    assert any("workers were on other hosts in some launches" in text for text in texts) == warns
 
 
 def test_failed_and_missing_launches_are_counted(recorded):

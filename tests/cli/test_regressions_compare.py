@@ -121,6 +121,11 @@ OTHER = {
     "host.kernel: Linux 6.1 against unknown": {"host": {"name": "node1"}},
     "cpu.model: A against B": {"cpu": {"model": "B", "usable_cores": 4}},
     "cpu.usable_cores: 4 against 2": {"cpu": {"model": "A", "usable_cores": 2}},
+    "cpu.turbo: unknown against True": {"cpu": MACHINE["cpu"] | {"turbo": True}},
+    "cpu.clock_source: unknown against hpet": {"cpu": MACHINE["cpu"] | {"clock_source": "hpet"}},
+    "memory.transparent_huge_pages: unknown against never": {
+        "memory": MACHINE["memory"] | {"transparent_huge_pages": "never"}
+    },
     "memory.total_bytes: 16.0 GB against 8.00 GB": {"memory": {"total_bytes": 8_000_000_000}},
     "python: CPython 3.11.7 against CPython 3.12.1": {"python": "CPython 3.12.1"},
     "packages.dask: 2026.7.1 against 2026.8.0": {
@@ -145,6 +150,18 @@ def test_another_machine_is_compared_by_force(old, tmp_path):
     assert status == 0
     assert [difference["key"] for difference in content["differences"]] == ["cpu.model"]
     assert "not the same: cpu.model" in compare(old, new, "--force").stdout
+
+
+def test_workers_on_other_hosts_are_a_warning(tmp_path):
+    """The launchers for clusters elsewhere may have other nodes in each launch."""
+    runs = []
+    for number, hosts in enumerate([("a", "b"), ("a", "c")]):
+        places = [builders.place(CASES[0], str(n), host=host) for n, host in enumerate(hosts)]
+        runs.append(write(tmp_path / hosts[1], f"run{number}", records=places))
+    texts = [compared(runs[0], run)[1]["warnings"] for run in runs]
+    says = "workers were on a, b in the first run and on a, c in the second run: "
+    assert [any(text.startswith(says) for text in each) for each in texts] == [False, True]
+    assert not any("workers were on" in text for text in texts[0])
 
 
 def test_memory_may_differ_by_a_few_pages(old, tmp_path):
