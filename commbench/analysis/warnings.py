@@ -247,11 +247,19 @@ def _imprecise(run: Run) -> Iterator[str]:
 
 def missing_launches(run: Run) -> int:
     """Return how many launches were not run; a budget may end a run after any complete block."""
-    cases = run.suite.cases
-    n_planned = sum(case.launches for case in cases)
-    if run.ended_by:
-        n_planned = len(cases) * int(run.ends["case_id"].value_counts().max())
-    return max(0, n_planned - len(run.ends))
+    planned = {case.id: case.launches for case in run.suite.cases}
+    ends, has_budget = run.ends, run.manifest.stopping is not None
+    if has_budget:
+        # A resumed run repeats the failed launches of its last block.
+        ends = ends.drop_duplicates(["case_id", "block"])
+    elif (repeated := ends["block"] >= max(planned.values(), default=0)).any():
+        # It repeats all of them, most in later blocks.
+        ends = ends[repeated | ends["ok"].astype(bool)]
+    counts = ends["case_id"].value_counts().to_dict()
+    if has_budget:
+        most = max(counts.values(), default=0)
+        planned = {name: most if run.ended_by else max(most, n) for name, n in planned.items()}
+    return sum(max(0, n - counts.get(name, 0)) for name, n in planned.items())
 
 
 def _launches(run: Run) -> Iterator[str]:

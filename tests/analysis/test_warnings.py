@@ -281,6 +281,17 @@ def test_failed_and_missing_launches_are_counted(recorded):
     )
 
 
+def test_failed_launches_that_a_resumed_run_has_not_repeated_are_missing(recorded):
+    good, bad = builders.case(), builders.case("ucx")
+    records = [
+        *launches(good, [1.0] * 6),
+        *(failure(bad, launch=launch) for launch in range(6)),
+        *(end(bad, launch=launch, ok=False) for launch in range(6)),
+        *(each for n in (6, 7) for each in (sample(bad, 1.0, launch=n), end(bad, launch=n))),
+    ]
+    assert "only 14 of 18 launches were run" in " ".join(recorded([good, bad], records).warnings)
+
+
 def test_warnings_name_the_case_by_its_distinguishing_parameter(recorded):
     cases = [builders.case(params={"rows": 1, "shuffle": name}) for name in ("tasks", "p2p")]
     records = [record for case in cases for record in launches(case, [1.0] * 6)] + [

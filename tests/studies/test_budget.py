@@ -143,6 +143,7 @@ def test_a_resumed_run_repeats_a_case_that_always_fails_in_its_last_block_only(r
     assert blocks.pop(n_blocks - 1) == 3
     assert len(blocks) >= n_blocks
     assert {*blocks.values()} == {2}
+    assert not any("launches were run" in text for text in load(path).warnings)
 
 
 def test_a_run_ends_when_six_launches_of_each_case_have_failed(run):
