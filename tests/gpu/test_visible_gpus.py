@@ -73,8 +73,10 @@ def test_the_gpu_of_a_placement_wins():
     assert orders(gpu.env_for_workers(spec, {})) == ["1,0", "1,0"]
     spec = ClusterSpec(n_workers=2, device="gpu", placement=placement[1:])
     assert orders(gpu.env_for_workers(spec, {})) == ["1,0", "1,0"]
-    # By number, where the variable names by UUID: which is which is unknown.
-    assert orders(gpu.env_for_workers(spec, {VISIBLE: "GPU-aaaa,GPU-bbbb"}))[0] == "1"
+    visible = {VISIBLE: "GPU-aaaa,GPU-b"}
+    assert orders(gpu.env_for_workers(spec, visible)) == ["GPU-b,GPU-aaaa"] * 2
+    # Which number a part of a divided GPU has is unknown.
+    assert orders(gpu.env_for_workers(spec, {VISIBLE: "MIG-1111,MIG-2222"}))[0] == "1"
 
 
 def test_for_host_memory_nvidia_smi_is_not_asked(monkeypatch):

@@ -73,6 +73,13 @@ def _n_gpus(n_processes: int, workers_per_gpu: int) -> int:
     return -(-n_processes // workers_per_gpu)
 
 
+def _cuda_name(number: int, names: Sequence[str]) -> str:
+    """Return the UUID among `names` of the GPU with nvidia-smi's `number`; else the number."""
+    uuids = [gpu["uuid"] for gpu in machine.gpus() if gpu["index"] == number]
+    same = (name for uuid in uuids for name in names if uuid.startswith(name))
+    return next(same, str(number))
+
+
 def _first(name: str, names: Sequence[str]) -> dict[str, str]:
     """Return the variables that make `name` the first visible GPU, followed by the others.
 
@@ -124,7 +131,7 @@ def env_for_workers(spec: ClusterSpec, environ: Mapping[str, str]) -> tuple[dict
     )
     names = devices(environ) if any(gpu is not None for gpu in placed) else ()
     return tuple(
-        other if gpu is None else _first(str(gpu), names)
+        other if gpu is None else _first(_cuda_name(gpu, names), names)
         for gpu, other in zip(placed, others, strict=True)
     )
 
