@@ -1,3 +1,5 @@
+import os
+
 import pytest
 import trees
 from trees import Card
@@ -60,6 +62,19 @@ def test_numa_nodes_of_one_socket_are_nearer_than_those_of_two(tmp_path):
 def test_an_empty_sysfs_is_an_empty_host(tmp_path):
     host = this_host(tmp_path)
     assert (host.nodes, host.nics, dict(host.links)) == ((), (), {})
+
+
+@pytest.mark.usefixtures("no_nvidia_smi")
+def test_the_cpus_of_a_core_and_the_ports_of_a_nic_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 2, 3, 7})
+    sys = trees.two_sockets(tmp_path / "root", CARDS) / "sys"
+    for cpu in range(6):
+        core = f"{cpu // 2 * 2}-{cpu // 2 * 2 + 1}\n"
+        (sys / f"devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").write_text(core)
+    (sys / "class/infiniband/mlx5_0/ports/2").mkdir()
+    host = this_host(tmp_path / "root")
+    assert {*host.siblings} == {frozenset({0, 1}), frozenset({2, 3})}
+    assert [nic.ports for nic in host.nics] == [("1", "2"), ("1",), ()]
 
 
 def test_gpus_and_nics_have_pci_addresses_numa_nodes_and_interfaces(host):

@@ -6,15 +6,15 @@ from trees import DGX1, Card
 
 from commbench.errors import UsageError
 from commbench.machine.topology.discovery import this_host
-from commbench.machine.topology.hosts import Gpu, Host, Nic, parse, read_host
-from commbench.machine.topology.workers import auto, validate_placement
+from commbench.machine.topology.hosts import Gpu, Host, Nic, NumaNode, parse, read_host
+from commbench.machine.topology.workers import auto, separate_cpus, validate_placement
 from commbench.model import Placement
 
 HALVES = ("0-19,40-59", "20-39,60-79")
 HOST = Host(
     name="node1",
     gpus=(Gpu(index=0), Gpu(index=1)),
-    nics=(Nic(name="mlx5_0", rdma=True, port="1", interfaces=("ib0",)),),
+    nics=(Nic(name="mlx5_0", rdma=True, port="1", ports=("1", "2"), interfaces=("ib0",)),),
     allowed=frozenset({0, 1, 2, 3, 8}),
 )
 
@@ -77,6 +77,7 @@ def test_auto_refuses_a_host_without_numa_nodes():
         (Placement(gpu=2), "worker 1: there is no GPU 2; known: 0-1"),
         (Placement(nic="mlx5_7:1"), "worker 1: there is no NIC 'mlx5_7:1'; known: .*mlx5_0:1"),
         (Placement(nic="mlx5_0"), "no NIC 'mlx5_0'; known: .*ib0, .*mlx5_0:1"),
+        (Placement(nic="mlx5_0:1,mlx5_0:3"), "no NIC 'mlx5_0:3'; known: .*mlx5_0:1, mlx5_0:2"),
     ],
 )
 def test_absent_cpus_gpus_and_nics_are_refused(placement, message):
@@ -85,7 +86,8 @@ def test_absent_cpus_gpus_and_nics_are_refused(placement, message):
 
 
 def test_present_cpus_gpus_and_nics_are_accepted():
-    everything = [Placement(cpus="0,2-3,8", gpu=1, nic=nic) for nic in ("mlx5_0:1", "ib0", "lo")]
+    nics = ("mlx5_0:1", "mlx5_0:2", "ib0", "lo", "mlx5_0:1,ib0")
+    everything = [Placement(cpus="0,2-3,8", gpu=1, nic=nic) for nic in nics]
     validate_placement(everything, HOST)
 
 
@@ -93,3 +95,24 @@ def test_the_reason_for_no_gpus_is_in_the_error():
     host = replace(HOST, gpus=(), notes=("no GPUs are known: the driver shows none",))
     with pytest.raises(UsageError, match="no GPU 0; known: none; no GPUs are known: the driver"):
         validate_placement((Placement(gpu=0),), host)
+
+
+CLOUD = ((0, 1), (2, 3), (4, 5), (6, 7))
+"""The CPUs of the cores of a virtual machine; others have the second ones last."""
+
+
+@pytest.mark.parametrize(
+    ("siblings", "n_workers", "n_cpus", "expected"),
+    [
+        (CLOUD, 2, 1, ["0", "2"]),
+        (CLOUD, 2, 2, ["0,2", "4,6"]),
+        (CLOUD, 3, 2, ["0-1", "2-3", "4-5"]),
+        (CLOUD, 2, 3, ["0-2", "4-6"]),
+        (CLOUD, 5, 1, ["0", "1", "2", "3", "4"]),
+        (((0, 4), (1, 5), (2, 6), (3, 7)), 3, 2, ["0,4", "1,5", "2,6"]),
+    ],
+)
+def test_workers_share_no_core_while_another_is_free(siblings, n_workers, n_cpus, expected):
+    nodes = (NumaNode(number=0, cpus="0-7"),)
+    host = Host(name="node1", nodes=nodes, siblings=tuple(map(frozenset, siblings)))
+    assert [placed.cpus for placed in separate_cpus(host, n_workers, n_cpus)] == expected

@@ -39,13 +39,15 @@ def this_host(root: Path = Path("/")) -> Host:
     links = _links(devices, nodes, sys)
     known = {device.name for device in devices}
     links |= {pair: link for pair, link in matrix.links.items() if {*pair} <= known}
+    allowed = frozenset(os.sched_getaffinity(0))
     return Host(
         name=platform.node(),
         nodes=nodes,
         gpus=gpus,
         nics=nics,
         links=links,
-        allowed=frozenset(os.sched_getaffinity(0)),
+        allowed=allowed,
+        siblings=_siblings(allowed, sys),
         notes=tuple(notes),
     )
 
@@ -76,6 +78,16 @@ def sockets(numbers: Iterable[int], sys: Path) -> str:
             return ""
         known.add(socket)
     return cores.format_list(known)
+
+
+def _siblings(numbers: Iterable[int], sys: Path) -> tuple[frozenset[int], ...]:
+    """Return the CPUs of each physical core that has one of `numbers`, where they are known."""
+    known = set()
+    for number in numbers:
+        path = sys / f"devices/system/cpu/cpu{number}/topology/thread_siblings_list"
+        with suppress(UsageError):
+            known.add(cores.parse(read(path) or ""))
+    return tuple(known - {frozenset()})
 
 
 def _links(
@@ -172,7 +184,9 @@ def _nics(sys: Path) -> Iterator[Nic]:
         taken.update(interfaces)
         ports = entries(path / "ports")
         active = [port.name for port in ports if "ACTIVE" in (read(port / "state") or "")]
-        yield replace(_nic(path), rdma=True, port=(active or ["1"])[0], interfaces=interfaces)
+        known = tuple(port.name for port in ports)
+        port = (active or ["1"])[0]
+        yield replace(_nic(path), rdma=True, port=port, ports=known, interfaces=interfaces)
     for path in entries(sys / "class/net"):
         # Software interfaces (lo, bridges, virtual pairs) have no device.
         if path.name not in taken and (path / "device").exists():

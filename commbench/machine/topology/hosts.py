@@ -67,7 +67,7 @@ class Gpu:
 class Nic:
     """A network device.
 
-    An RDMA device has a ``port``, the first active one, and may have network ``interfaces``.
+    An RDMA device has ``ports``, a ``port``, the first active one, and maybe ``interfaces``.
     """
 
     name: str
@@ -75,6 +75,7 @@ class Nic:
     numa_node: int | None = None
     pci: str = ""
     port: str = ""
+    ports: tuple[str, ...] = ()
     interfaces: tuple[str, ...] = ()
 
     @property
@@ -87,8 +88,9 @@ class Nic:
 class Host:
     """A host, and the class of the link between each two of its devices, by their names.
 
-    ``allowed`` are the CPUs that this process may use; None if this is another host. ``notes`` say
-    what is unknown, and why.
+    ``allowed`` are the CPUs that this process may use; None if this is another host. ``siblings``
+    are the CPUs of each physical core; unknown ones are missing. ``notes`` say what is unknown, and
+    why.
     """
 
     name: str
@@ -97,6 +99,7 @@ class Host:
     nics: tuple[Nic, ...] = ()
     links: Mapping[tuple[str, str], str] = field(default_factory=dict)
     allowed: frozenset[int] | None = None
+    siblings: tuple[frozenset[int], ...] = ()
     notes: tuple[str, ...] = ()
 
     @property

@@ -26,8 +26,8 @@ import platform
 import re
 import socket
 import sys
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -284,28 +284,50 @@ def auto(
 def separate_cpus(host: Host, n_workers: int, n_cpus: int) -> tuple[Placement, ...]:
     """Return a binding of each worker to `n_cpus` CPUs that no other worker has.
 
-    The CPUs of a worker are on one NUMA node, unless there are too few nodes for that.
+    The CPUs of a worker are on one NUMA node, unless there are too few nodes for that. Each is on a
+    separate physical core; if there are too few, no two workers share one, unless they have to.
 
     Raises
     ------
     UsageError
         If this process may use too few CPUs.
     """
-    nodes = [sorted(cores.parse(_usable(host, node.cpus))) for node in host.nodes]
+    nodes = [cores.parse(_usable(host, node.cpus)) for node in host.nodes]
     everything = sorted(host.allowed or {number for node in nodes for number in node})
-    for groups in (nodes, [everything]):
-        sets = [
-            group[first : first + n_cpus]
-            for group in groups
-            for first in range(0, len(group) - n_cpus + 1, n_cpus)
-        ]
-        if n_cpus > 0 and len(sets) >= n_workers:
-            return tuple(Placement(cpus=cores.format_list(chosen)) for chosen in sets[:n_workers])
+    for groups in (nodes, [frozenset(everything)]):
+        physical = [_by_core(host, group) for group in groups]
+        for layout in (
+            [[core[:1] for core in group] for group in physical],
+            physical,
+            [[[cpu] for core in group for cpu in core] for group in physical],
+        ):
+            sets = [cpus for parts in layout for cpus in _fill(parts, n_cpus)]
+            if n_cpus > 0 and len(sets) >= n_workers:
+                return tuple(Placement(cpus=cores.format_list(cpus)) for cpus in sets[:n_workers])
     raise UsageError(
         f"{n_workers} workers with {n_cpus} CPUs each need {n_workers * n_cpus}, and this process "
         f"may use {len(everything)} ({cores.format_list(everything)}); take fewer workers, or a "
         "smaller --cpus-per-worker"
     )
+
+
+def _by_core(host: Host, numbers: Iterable[int]) -> list[list[int]]:
+    """Return CPUs by their physical core; one that is unknown has a single CPU."""
+    first = {number: min(core) for core in host.siblings for number in core}
+    grouped = defaultdict(list)
+    for number in sorted(numbers):
+        grouped[first.get(number, number)].append(number)
+    return [*grouped.values()]
+
+
+def _fill(parts: Iterable[list[int]], n_cpus: int) -> Iterator[list[int]]:
+    """Yield sets of `n_cpus` CPUs, no two of which are in the same part."""
+    chosen: list[int] = []
+    for part in parts:
+        chosen = [*chosen, *part]
+        if len(chosen) >= n_cpus:
+            yield chosen[:n_cpus]
+            chosen = []
 
 
 def validate_placement(placement: Sequence[Placement], host: Host) -> None:
@@ -318,6 +340,7 @@ def validate_placement(placement: Sequence[Placement], host: Host) -> None:
     """
     gpus = {gpu.index for gpu in host.gpus}
     nics = {name for nic in host.nics for name in (nic.ucx_name, *nic.interfaces)}
+    nics |= {f"{nic.name}:{port}" for nic in host.nics for port in nic.ports}
     nics |= {name for _, name in socket.if_nameindex()}
     for number, wished in enumerate(placement):
         worker = f"placement of worker {number}: "
@@ -330,9 +353,9 @@ def validate_placement(placement: Sequence[Placement], host: Host) -> None:
         if wished.gpu is not None and wished.gpu not in gpus:
             known = cores.format_list(gpus) or "; ".join(["none", *host.notes])
             raise UsageError(f"{worker}there is no GPU {wished.gpu}; known: {known}")
-        if wished.nic and wished.nic not in nics:
+        if absent_nics := [name for name in wished.nic.split(",") if name and name not in nics]:
             known = ", ".join(sorted(nics)) or "none"
-            raise UsageError(f"{worker}there is no NIC {wished.nic!r}; known: {known}")
+            raise UsageError(f"{worker}there is no NIC {absent_nics[0]!r}; known: {known}")
 
 
 def _usable(host: Host, cpus: str) -> str:
