@@ -83,6 +83,8 @@ class Backend(ABC):
     has_secrets: ClassVar[bool] = False
     """Whether its settings are secret: commands and job scripts, which others can read, have them.
     """
+    key_variable: ClassVar[str] = ""
+    """A variable with a key that all processes need; commands and job scripts leave it out."""
     before_cuda: ClassVar[str] = ""
     """A function for processes with GPUs to call before CUDA is used, as ``module:function``."""
 

@@ -28,6 +28,7 @@ class MpiBackend(Backend):
     is_fast = True
     variables = ("MPI4PY_", "MPICH_", "MPIR_", "OMPI_", "UCX_")
     without_options = ", and choose between elastic and world mode with --launcher local or mpirun"
+    key_variable = "DASK_DISTRIBUTED__COMM__MPI__KEY"
 
     def unavailable(self, device: str) -> Unavailability | None:  # noqa: D102
         del device

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping, Sequence
@@ -133,6 +134,8 @@ class Launcher(ABC):
     ``placement`` and ``memory_limit``."""
     requires: ClassVar[tuple[str, str]] = ("", "")
     """The module that it needs, and the extra of commbench that installs it."""
+    shows_variables: ClassVar[bool] = False
+    """Commands or job scripts, which others can read, have the variables of processes."""
     options: ClassVar[tuple[str, ...] | None] = None
     """The keys of its ``launcher_options``, if they are always the same."""
 
@@ -163,6 +166,12 @@ class Launcher(ABC):
                 f"the key of {backend.name} would be in commands or job scripts of the launcher "
                 f"{self.name}, where others can read it; measure {backend.name} with --launcher "
                 "local, or profile your code on a cluster that has its keys"
+            )
+        if self.shows_variables and backend.key_variable in os.environ:
+            raise UsageError(
+                f"{backend.key_variable} would be in commands or job scripts of the launcher "
+                f"{self.name}, where others can read it: unset it, and put the key into Dask's "
+                "YAML on each host"
             )
         for field in ("hosts", "scheduler", "launcher_options", "placement", "memory_limit"):
             if getattr(spec, field) and field not in self.supports:

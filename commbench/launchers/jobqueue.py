@@ -44,6 +44,7 @@ class JobLauncher(Launcher):
 
     supports = frozenset({"launcher_options"})
     requires = ("dask_jobqueue", "jobqueue")
+    shows_variables = True
     job_class: ClassVar[str]
     """The class of dask-jobqueue, as ``module:class``."""
     status_command: ClassVar[str]

@@ -57,9 +57,10 @@ class MpirunCluster(LocalCluster):
         where = []
         if spec.hosts:
             # Ranks need MPI's variables with any backend.
-            variables = registry.load("backend", "mpi").variables
-            chosen = forwarded_env(os.environ, spec.env, nanny_environment(), variables)
-            names = [*chosen, *preloads]
+            mpi = registry.load("backend", "mpi")
+            chosen = forwarded_env(os.environ, spec.env, nanny_environment(), mpi.variables)
+            # The command has names only, so that it does not show the key.
+            names = [*chosen, *preloads, *({mpi.key_variable} & os.environ.keys())]
             where = _where(_version(mpiexec), spec, names)
         ranks = _ranks(_gpus(spec, crowd), rank)
         self._spawn("mpiexec", *CHILD_COMMAND, mpiexec, *where, *ranks, **preloads)

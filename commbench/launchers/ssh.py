@@ -222,6 +222,7 @@ class SshLauncher(Launcher):
     name = "ssh"
     supports = frozenset({"hosts", "launcher_options", "memory_limit"})
     requires = ("asyncssh", "ssh")
+    shows_variables = True
     options = _CONNECT + _FURTHER
 
     def validate(self, spec: ClusterSpec, backend: Backend) -> None:  # noqa: D102

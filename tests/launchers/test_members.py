@@ -5,9 +5,13 @@ from distributed import Client, LocalCluster
 
 from commbench import backends
 from commbench.backends.tcp import TcpBackend
+from commbench.errors import UsageError
 from commbench.harness import runner
+from commbench.harness.cases import cases_for
 from commbench.launchers.members import forwarded_env, workers_of
 from commbench.model import ClusterSpec, Launch
+
+KEY = "DASK_DISTRIBUTED__COMM__MPI__KEY"
 
 
 def launch_of(case):
@@ -46,3 +50,28 @@ def test_variables_of_the_library_of_a_backend_are_forwarded(name, variable, tmp
     monkeypatch.setenv(variable, "x")
     environ = runner.environment(launch_of(builders.case(name)), backends.parse(name), tmp_path)
     assert variable in forwarded_env(environ, {}, {})
+
+
+def test_the_key_of_mpi_is_not_forwarded():
+    assert forwarded_env({KEY: "s3cret", "DASK_X": "1"}, {}, {}) == {"DASK_X": "1"}
+
+
+@pytest.mark.parametrize(
+    ("workload", "params", "cluster"),
+    [
+        ("merge", {}, {"launcher": "ssh", "hosts": ("a", "b", "c")}),
+        ("merge", {}, {"launcher": "slurm"}),
+        ("pingpong", {"layers": ("comm",), "peer": "node2"}, {}),
+    ],
+)
+def test_a_key_that_would_be_in_a_command_is_refused(workload, params, cluster, monkeypatch):
+    monkeypatch.setenv(KEY, "s3cret")
+    with pytest.raises(UsageError, match=f"{KEY} would be in .* YAML on each host") as error:
+        cases_for(workload, ["mpi"], params, ClusterSpec(**cluster))
+    assert "s3cret" not in str(error.value)
+
+
+def test_a_running_cluster_may_have_the_key_in_a_variable(monkeypatch):
+    monkeypatch.setenv(KEY, "s3cret")
+    running = ClusterSpec(launcher="external", scheduler="mpi://10.0.0.1:8786")
+    assert len(cases_for("merge", ["mpi"], {}, running)) == 1

@@ -115,13 +115,16 @@ def test_mpich_places_rank_0_on_the_first_host_and_shares_out_the_others(mpiexec
 @needs_mpi
 def test_open_mpi_exports_the_environment_to_the_hosts(mpiexec_arguments, monkeypatch):
     monkeypatch.setenv("UCX_TLS", "tcp")
+    key = "DASK_DISTRIBUTED__COMM__MPI__KEY"
+    monkeypatch.setenv(key, "s3cret")
     arguments = mpiexec_arguments(
         "mpiexec (Open MPI) 5.0.8", hosts=HOSTS, env={"OURS": "1"},
         launcher_options={"interface": "ib0"},
     )  # fmt: skip
     assert arguments[:2] == ["--host", "head:1,node1:1,node2:1"]
     exported = {value for word, value in itertools.pairwise(arguments) if word == "-x"}
-    assert {"UCX_TLS", "OMP_NUM_THREADS", "DASK_DISTRIBUTED__WORKER__PRELOAD"} <= exported
+    assert {"UCX_TLS", "OMP_NUM_THREADS", "DASK_DISTRIBUTED__WORKER__PRELOAD", key} <= exported
+    assert not any("s3cret" in word for word in arguments)
     command = arguments[arguments.index("-n") :]
     assert command[:2] == ["-n", "3"]
     assert value_of("--interface", command) == "ib0"

@@ -44,7 +44,7 @@ def test_variables_of_backend_case_and_user_are_forwarded(spec, tmp_path, monkey
     monkeypatch.setenv("UCX_TLS", "tcp,sm")
     monkeypatch.setenv("UCX_LOG_FILE", str(tmp_path / "ucx-%p.log"))
     monkeypatch.setenv("DASK_DISTRIBUTED__ADMIN__TICK__LIMIT", "'7s'")
-    secrets = {"SECRET", "DASK_GATEWAY__AUTH__KWARGS", "DASK_COILED__TOKEN"}
+    secrets = {"SECRET", "DASK_GATEWAY__AUTH__KWARGS", "DASK_DISTRIBUTED__COMM__MPI__KEY"}
     for name in secrets:
         monkeypatch.setenv(name, "{}")
     monkeypatch.setenv("ODD", "a 'quoted' $word\tand more")
