@@ -121,6 +121,8 @@ def _obstacle(case: Case, settings: Mapping[str, str]) -> str:
     """Return why a case can't do the same work with other settings, or ""."""
     try:
         changed = _changed(case, settings)
+        launcher = registry.load("launcher", changed.cluster.launcher)()
+        launcher.validate(changed.cluster, parse(changed.backend))
         if changed.cluster.n_workers != case.cluster.n_workers and case.cluster.placement:
             return "these workers would have other CPUs"
         made = map(cases.make_workload, (case, changed))

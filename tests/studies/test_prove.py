@@ -16,6 +16,7 @@ from commbench.analysis.findings import Rule
 from commbench.cli import findings_command
 from commbench.errors import UsageError
 from commbench.harness import vary
+from commbench.launchers.mpirun import MpirunLauncher
 from commbench.model import USER_CODE, ClusterSpec, Effect, Finding, Placement, registry
 from commbench.reports import opening
 from commbench.studies import prove
@@ -87,6 +88,14 @@ def test_more_workers_than_are_bound_to_cpus_are_not_compared():
     case = dataclasses.replace(FAKE, cluster=dataclasses.replace(FAKE.cluster, placement=bound))
     run = with_findings([case], finding(case, workers="4"), finding(case, 0.1, threads="2"))
     assert [trial.name for trial in prove.plan(run, most=3).trials] == ["threads=2"]
+
+
+def test_a_backend_that_the_launcher_refuses_is_no_remedy(monkeypatch):
+    monkeypatch.setattr(MpirunLauncher, "unavailable", lambda _: None)
+    case = builders.case("tcp", cluster=ClusterSpec(launcher="mpirun"))
+    run = with_findings([case], finding(case, backend="ucx:shm"))
+    with pytest.raises(UsageError, match=r"\(backend=ucx:shm: .* can't run under mpirun"):
+        prove.plan(run, most=3)
 
 
 def test_what_cannot_be_proved_is_refused_with_the_reason():
