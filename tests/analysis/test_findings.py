@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from builders import activity, log_count, place, sample, setting, spill, task, thread_time, transfer
 
-from commbench import model
+from commbench import backends, model
 from commbench.analysis import findings
 from commbench.analysis.findings import CaseRecords, Rule
 from commbench.errors import ResultsError
@@ -203,6 +203,34 @@ def test_settings_for_memory_of_one_host_are_no_remedy_elsewhere(device, hosts):
     assert {trial["backend"] for trial in trials} == {"mpi", "ucx"}
 
 
+@pytest.mark.parametrize(
+    ("backend", "way", "others"),
+    [
+        ("ucx", "sysv/memory", {"mpi", "ucx:shm+thread-future"}),
+        ("ucx", "tcp/eth0", {"mpi", "ucx:shm+thread-future"}),
+        ("ucx", "rc_mlx5/mlx5_0:1", {"mpi"}),
+        ("ucx", "cuda_ipc/cuda", {"mpi"}),
+        ("tcp", "tcp/lo, staged", {"mpi", "ucx"}),
+        ("mpi", "mpi/shm", {"ucx:shm+thread-future"}),
+    ],
+)
+def test_no_backend_is_advised_that_closes_the_way_of_the_bytes(backend, way, others):
+    case = case_of(backend)
+    records = [*iterations(case), *exchange(case), *launches(builders.transport(case, way))]
+    trials = found(case, records)["bandwidth"].trials
+    assert {trial["backend"] for trial in trials} == others
+
+
+def test_settings_that_a_cluster_has_are_not_advised():
+    case = case_of("ucx")
+    words = backends.parse("ucx:shm+thread-future").settings("cpu").split()
+    present = [setting(case, *word.split("=")) for word in words]
+    for some, others in ((present, {"mpi"}), (present[1:], {"mpi", "ucx:shm+thread-future"})):
+        records = [*iterations(case), *exchange(case), *launches(*some)]
+        trials = found(case, records)["bandwidth"].trials
+        assert {trial["backend"] for trial in trials} == others
+
+
 @pytest.mark.parametrize(("device", "more"), [("cpu", ""), ("gpu", ",cuda_copy")])
 def test_the_details_say_how_to_set_a_backend(device, more):
     case = case_of(device=device)
@@ -344,6 +372,11 @@ def test_threads_that_sleep_in_tasks_of_a_busy_process_wait_for_the_gil():
     own = [dataclasses.replace(each, case_id=limited.id) for each in records]
     (smaller,) = found(limited, own, {"cpu": {"usable_cores": 8}})["gil"].trials
     assert smaller["memory_limit"] == "1000000000B"
+    for limit, less in (("4gb", "1000000000B"), ("0.5", "0.125")):
+        limited = case_of(n_threads=4, n_workers=1, memory_limit=limit)
+        own = [dataclasses.replace(each, case_id=limited.id) for each in records]
+        (smaller,) = found(limited, own, {"cpu": {"usable_cores": 8}})["gil"].trials
+        assert smaller["memory_limit"] == less
     # Threads that mostly wait for a core wait for no GIL.
     crowded = changed(busy, "tasks", worker="0", wait_seconds=29.0)
     assert "gil" not in found(case, [*crowded, *in_tasks], {"cpu": {"usable_cores": 8}})
@@ -512,6 +545,14 @@ def test_shuffles_to_one_worker_are_unbalanced():
                           name="rechunk-merge-rechunk-transfer", launch=launch)]
     ]  # fmt: skip
     assert "unbalanced-p2p" not in found(CASE, [*iterations(CASE), *both, *inputs])
+    # One worker has the largest output, another one receives the most.
+    uneven = [*fetches(CASE, 6.0, 2 * 10**7, channel="p2p"),
+              *fetches(CASE, 2.0, 10**7, channel="p2p", dst="1", src="0")]  # fmt: skip
+    most = [dataclasses.replace(each, worker="01"[each.thread > 0]) for each in inputs]
+    most += [dataclasses.replace(each, thread=each.thread + 4, worker="1") for each in inputs]
+    statement = found(CASE, [*iterations(CASE), *uneven, *most])["unbalanced-p2p"].statement
+    assert "1.6 times the average" in statement
+    assert "receives 10.0 MB" in statement
     # What the only worker with input keeps is not known.
     alone = [dataclasses.replace(each, worker="1") for each in inputs]
     assert "unbalanced-p2p" not in found(CASE, [*iterations(CASE), *batches, *alone])
@@ -528,6 +569,18 @@ def test_tasks_that_depend_on_each_other_leave_threads_without_a_task():
     finding = found(case, [*iterations(case), *chain])["parallelism"]
     assert "while any task runs, 1.0 run at once on 4 task threads" in finding.statement
     assert finding.effect.share == pytest.approx(0.75)
+    assert finding.remedy.startswith("make more partitions or chunks, or ")
+    # Smaller chunks make more messages, and larger graphs.
+    busy_client = [
+        thread_time(case, "client", role, launch=launch, cpu_seconds=3.0)
+        for launch in range(6) for role in ("loop", "other")
+    ]  # fmt: skip
+    for rule, cause in (
+        ("small-messages", exchange(case, 1000, 200)), ("preparation", busy_client)
+    ):  # fmt: skip
+        by_rule = found(case, [*iterations(case), *chain, *cause])
+        assert rule in by_rule
+        assert by_rule["parallelism"].remedy == "call compute once for several results"
     # A scheduler that can't keep up is another cause.
     chain_of_tiny = [dataclasses.replace(each, name=str(n)) for each in chain for n in range(500)]
     limited = [*iterations(case, scheduler={"cpu_seconds": 8.0}), *chain_of_tiny]
@@ -629,6 +682,13 @@ def test_encryption_takes_time_for_each_byte_at_both_ends():
     assert finding.trials == ({"backend": "tcp"},)
     few = [*iterations(case), *fetches(case, 4.0, 10**8)]
     assert "encryption" not in found(case, few)
+    # Bytes of a long iteration take nothing of the others.
+    again = [
+        dataclasses.replace(each, iteration=n, **({"seconds": 100.0} if n == 2 else {}))
+        for n in (1, 2) for each in iterations(case) if hasattr(each, "iteration")
+    ]  # fmt: skip
+    long = fetches(case, 4.0, 2 * 10**10, iteration=2)
+    assert "encryption" not in found(case, [*iterations(case), *again, *long])
     # Four workers share two full cores.
     four = dataclasses.replace(case, cluster=dataclasses.replace(case.cluster, n_workers=4))
     full = {"cpu_seconds": 2.0, "wait_seconds": 4.0}
@@ -647,12 +707,15 @@ def test_spilling_takes_what_the_disk_takes():
     finding = found(case, records)["spilling"]
     assert (finding.effect.low, finding.effect.high) == pytest.approx((0.3, 0.6))
     assert finding.trials == ({"memory_limit": "2000000000B"},)
+    assert "LocalCluster(" in finding.remedy
     for memory in ({"total_bytes": 3e9}, {"total_bytes": 9e9, "cgroup_limit_bytes": 3e9}):
         assert found(case, records, CORES | {"memory": memory})["spilling"].trials == ()
     roomy = {"total_bytes": 9e9, "cgroup_limit_bytes": "unlimited"}
     assert found(case, records, CORES | {"memory": roomy})["spilling"].trials
     # The memory of other hosts is unknown.
-    assert found(case, records, CORES | {"host": {"name": "here"}})["spilling"].trials == ()
+    elsewhere = found(case, records, CORES | {"host": {"name": "here"}})["spilling"]
+    assert elsewhere.trials == ()
+    assert elsewhere.remedy.startswith("give workers more memory, persist less")
     alone = case_of(memory_limit="1GB", n_workers=1)
     records = [*iterations(alone, activities=disk), *launches(spill(alone, 5 * 10**8))]
     effect = found(alone, records)["spilling"].effect

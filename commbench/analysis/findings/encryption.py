@@ -20,7 +20,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     if not (case.backend and (plain := case.backend.plain)):
         return
     log = case.transfers
-    moved = log["nbytes"].sum() / max(1, len(case.wall_s))
+    moved = log.groupby(["launch", "iteration"])["nbytes"].sum()
+    moved = moved.reindex(case.wall_s.index, fill_value=0)
     # Each byte is encrypted by one worker, and decrypted by another. Full cores share this work.
     at_once = np.fmin(case.n_workers, case.n_cores) if case.has_full_cores else case.n_workers
     coded = 2 * _SECONDS_PER_BYTE * moved / at_once / case.wall_s
@@ -30,7 +31,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     if not case.has_full_cores:
         estimates.append(case.at_both_ends(coded, unused))
     yield Finding(
-        statement=f"messages are encrypted, {format_bytes(int(moved))} per iteration between "
+        statement=f"messages are encrypted, {format_bytes(moved.mean())} per iteration between "
         "workers",
         evidence="transfers: nbytes; profile: messages of the workers, "
         f"{case.share('messages_s').median():.0%}",

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import numpy as np
 
 from commbench.analysis.findings import MIN_EFFECT, WAITS, CaseRecords, Rule
+from commbench.launchers.base import memory_limit
 from commbench.machine import cores
 from commbench.model import Finding
-from commbench.model.units import parse_bytes
 
 _BUSY = 0.7
 """The time that threads of one process, together, are on a core if the GIL limits them."""
@@ -42,8 +42,9 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     serial = case.share("compute_s", "other_cpu_s") * n_threads
     waits = case.share(*WAITS)
     saved = np.minimum(serial * max(0.0, 1 - 1 / side_by_side), waits)
-    limit = case.case.cluster.memory_limit
-    memory = {"memory_limit": f"{parse_bytes(limit) // n_threads}B"} if limit.endswith("B") else {}
+    limit = memory_limit(case.case.cluster, 0.0)
+    less = f"{limit // n_threads}B" if isinstance(limit, int) else f"{limit / n_threads:g}"
+    memory = {"memory_limit": less} if limit else {}
     yield Finding(
         statement=f"the {n_threads} threads of a worker use {on_cores.median():.1f} cores "
         f"together; each sleeps in tasks {blocked.median():.0%} of the time, as for the GIL",

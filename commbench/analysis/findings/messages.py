@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from commbench.analysis.findings import CaseRecords, Rule, polling, spilling
+from commbench.backends import parse
+from commbench.backends.base import STAGED
 from commbench.model import Finding, registry
 from commbench.model.units import format_bandwidth, format_bytes, format_message_size
 
@@ -82,7 +84,8 @@ def _faster(case: CaseRecords) -> list[str]:
     """Return backends that move bytes faster than sockets do.
 
     They are those that were faster in this run, else those that it has not compared, with their
-    best settings if workers are on one host and their data in its memory. None is an alternative
+    best settings if workers are on one host and their data in its memory. These are no alternative
+    if the case has them, or if they would close a way that its bytes took. None is an alternative
     to one that encrypts.
     """
     kinds = {name: kind for name, kind in registry.loadable("backend").items() if kind.is_fast}
@@ -92,8 +95,20 @@ def _faster(case: CaseRecords) -> list[str]:
     gains = {name: case.gain(name) for name in sorted(others) if name.partition(":")[0] in kinds}
     if faster := [name for name, gain in gains.items() if gain and gain.low > 0]:
         return faster
-    use_best = case.is_on_one_host and case.case.cluster.device == "cpu"
-    names = [kind().best if use_best else name for name, kind in kinds.items()]
+    used, settings = case.rows(case.run.pair_transports), case.rows(case.run.settings)
+    # The device of a user's code is not known.
+    on_gpu = used["transport"].astype("str").str.contains(f"cuda_|{STAGED}").any()
+    use_best = case.is_on_one_host and case.case.cluster.device == "cpu" and not on_gpu
+    ways = used["transport"][used["contradiction"] == ""].astype("str").unique()
+    fast_ways = [way for way in ways if not way.startswith("tcp/")]
+    present = {*(settings["name"] + "=" + settings["value"])}
+    names = list[str]()
+    for kind in kinds.values():
+        other = parse(kind().best) if use_best else kind()
+        closes_ways = any(map(other.contradiction, fast_ways))
+        is_present = present.issuperset(other.settings("cpu").split())
+        if not (isinstance(case.backend, kind) and (closes_ways or is_present)):
+            names.append(other.name)
     return [name for name in names if name not in {case.case.plain_backend, *others}]
 
 

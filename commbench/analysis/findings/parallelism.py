@@ -6,7 +6,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from commbench.analysis.findings import CaseRecords, Rule, scheduler, spilling
+from commbench.analysis.findings import (
+    CaseRecords,
+    Rule,
+    messages,
+    preparation,
+    scheduler,
+    spilling,
+)
 from commbench.model import Finding
 
 _LEAST = 0.2
@@ -35,6 +42,10 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     effect = case.effect(np.minimum(unused, case.share("idle_s")))
     if effect.share < _LEAST or (busiest - in_tasks).median() >= effect.share / 2:
         return
+    remedy = "call compute once for several results"
+    # Those rules advise larger chunks.
+    if not any(map(case.findings, (preparation.RULE, messages.LATENCY))):
+        remedy = f"make more partitions or chunks, or {remedy}"
     at_once = (in_tasks * n_threads / running).median()
     yield Finding(
         statement=f"while any task runs, {at_once:.1f} run at once on {n_threads} task threads: "
@@ -42,7 +53,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         "independent",
         evidence="tasks: start_s, stop_s; profile: idle",
         effect=effect,
-        remedy="make more partitions or chunks, or call compute once for several results",
+        remedy=remedy,
         doubt="tasks that use several cores each need the others; steps that depend on each other "
         "can't run at once",
     )

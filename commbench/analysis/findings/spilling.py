@@ -23,6 +23,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         return
     on_disk = case.activity("disk-write", "disk-read")
     unused = case.share("blocked_s", "data_s", "idle_s")
+    is_here = not math.isnan(case.n_cores)
     limit, trials = case.case.cluster.memory_limit, list[dict[str, str]]()
     if limit.endswith("B"):
         more = 2 * parse_bytes(limit)
@@ -30,7 +31,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         limits = [memory.get(name) for name in ("total_bytes", "cgroup_limit_bytes")]
         least = min((each for each in limits if isinstance(each, (int, float))), default=math.inf)
         # Of other hosts the memory is not known, and a host without memory ends workers.
-        if case.n_workers * more <= _USABLE * least and not math.isnan(case.n_cores):
+        if case.n_workers * more <= _USABLE * least and is_here:
             trials = [{"memory_limit": f"{more}B"}]
     # A worker also waits for the disks of those from which it fetches.
     both = case.at_both_ends(on_disk, unused)
@@ -40,8 +41,9 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         f"{on_disk.median():.0%} of the time",
         evidence="spills: nbytes; activities: disk-write, disk-read",
         effect=case.effect(np.minimum(on_disk, unused), both),
-        remedy="give workers more memory (LocalCluster(memory_limit=…), if the host has it), "
-        f"persist less at a time, or {case.better_disk}",
+        remedy="give workers more memory"
+        + " (LocalCluster(memory_limit=…), if the host has it)" * is_here
+        + f", persist less at a time, or {case.better_disk}",
         doubt="data that are no longer needed, but referred to, fill memory, too",
         trials=tuple(trials),
     )

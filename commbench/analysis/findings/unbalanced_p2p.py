@@ -38,12 +38,12 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     known = ~received.droplevel("worker").index.isin(share[share > _MOST].droplevel("worker").index)
     received = received[known]
     output = received / (1 - share.reindex(received.index).fillna(0.0))
-    # In another iteration it may be another worker.
-    most = received.groupby(level=window).max()
     total = output.groupby(level=window).sum()
     more = (output.groupby(level=window).max() / (total / workers)).dropna()
     if more.empty or more.median() < _MORE:
         return
+    # In another iteration it may be another worker.
+    most = received.loc[output.groupby(level=window).idxmax()]
     busy = case.busy_s(log, *window) / case.wall_s
     # Tasks that run go on.
     unused = case.share(*WAITS, how="max")
