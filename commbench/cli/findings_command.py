@@ -66,7 +66,8 @@ def diagnose(ctx: click.Context, run: Path, form: str, fail_on: tuple[str, ...] 
             names = ", ".join(data.case_names[case.id] for case in lacking)
             notes.append(
                 f"most rules were not applied to {names}: they need the times of threads, which "
-                "are known of workers in processes on Linux, and of regions without others inside"
+                "are known of workers in processes on Linux, and of regions without others inside "
+                "in which at most a tenth of the workers joined or left"
             )
         click.echo(terminal.page(heading(data), notes, parts), nl=False)
     failing = [

@@ -34,6 +34,8 @@ _P2P_WAIT = "p2p-comms-limiter"
 """What Dask calls the wait of a P2P shuffle's task for earlier bytes to be sent."""
 _WORKS = 0.05
 """The share of an idle period in which task threads that work want a core."""
+_STAY = 0.9
+"""The least share of the workers of a window that are there from its begin to its end."""
 _LABELS = {
     "serialize_s": ("serialize", "compress"),
     "deserialize_s": ("deserialize", "decompress"),
@@ -47,7 +49,8 @@ def worker_profiles(run: Run) -> pd.DataFrame:
     -------
     DataFrame
         One row per case without ``outer_regions``, launch, iteration and ``worker`` (a worker's
-        name, ``scheduler`` or ``client``), with its ``process`` (``workers`` of all workers),
+        name, ``scheduler`` or ``client``; no workers if more than a tenth of them joined, left or
+        were restarted within the iteration), with its ``process`` (``workers`` of all workers),
         ``workload``, ``backend``, ``wall_s`` and seconds of it:
 
         - of an average task thread (nan for scheduler and client): ``compute_s`` on a core in a
@@ -63,7 +66,7 @@ def worker_profiles(run: Run) -> pd.DataFrame:
     """
     windows = run.measured.drop_duplicates(_KEY[:3])
     windows = windows[~windows["case_id"].isin(outer_regions(run)["case_id"])]
-    processes = run.threads[_KEY].drop_duplicates().merge(
+    processes = _without_changing_workers(run.threads[_KEY].drop_duplicates(), run).merge(
         windows[[*_KEY[:3], "workload", "backend", "started_at_s", "seconds"]], on=_KEY[:3]
     )  # fmt: skip
     profiles = processes.rename(columns={"seconds": "wall_s"}).set_index(_KEY)
@@ -92,6 +95,16 @@ def worker_profiles(run: Run) -> pd.DataFrame:
     table = profiles[columns].reset_index()
     process = table["worker"].where(table["worker"].isin(NO_TASKS), "workers")
     return table.assign(process=process)
+
+
+def _without_changing_workers(processes: pd.DataFrame, run: Run) -> pd.DataFrame:
+    """Leave out the workers of windows in which many others have no times of threads."""
+    workers = processes[~processes["worker"].isin(NO_TASKS)]
+    seen = pd.concat([workers, run.log_counts[_KEY], run.tasks[_KEY].drop_duplicates()])
+    timed, every = (each.groupby(_KEY[:3]).size() for each in (workers, seen.drop_duplicates()))
+    share = timed / every
+    is_changing = pd.MultiIndex.from_frame(workers[_KEY[:3]]).isin(share.index[share < _STAY])
+    return processes.drop(workers.index[is_changing])
 
 
 def profile_shares(profiles: pd.DataFrame, run: Run) -> pd.DataFrame:

@@ -76,6 +76,20 @@ def test_waits_of_a_p2p_shuffle_are_no_blocked_tasks():
     assert parts == pytest.approx((1.0, 3.0, 3.0, 3.0))
 
 
+def test_workers_have_no_profile_where_many_join_or_leave():
+    def known(*records):
+        stayed = [thread_time(CASE, worker) for worker in ("scheduler", *map(str, range(9)))]
+        run = builders.in_memory([CASE], [sample(CASE, 10.0), *stayed, *records])
+        return len(stats.worker_profiles(run))
+
+    joined, left = log_count(CASE, "9"), task(CASE, 0, 1, worker="10")
+    assert known(*(log_count(CASE, str(n)) for n in range(9)), task(CASE, 0, 1)) == 10
+    assert known(joined) == 10
+    assert known(joined, left) == 1
+    # In another iteration nothing changes.
+    assert known(joined, left, sample(CASE, 10.0, iteration=1), thread_time(CASE, iteration=1)) == 2
+
+
 def test_parts_of_the_task_threads(recorded):
     run = recorded(
         [CASE],
