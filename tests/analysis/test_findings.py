@@ -813,6 +813,8 @@ def test_the_settings_that_keep_freed_memory_are_advised_once():
         finding = found(case, iterations(case, activities=FAULTS), environment)["page-faults"]
         assert not finding.trials
         assert "32 MiB" in finding.remedy
+    early = case_of(env=dict.fromkeys(kept, "65536"))
+    assert found(early, iterations(early, activities=FAULTS))["page-faults"].trials == (kept,)
     # Full memory is another cause, and the settings would fill it further.
     spills = launches(spill(CASE, 0, n_values=0, paused_seconds=4.0))
     assert "page-faults" not in found(CASE, [*iterations(CASE, activities=FAULTS), *spills])

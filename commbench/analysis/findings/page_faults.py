@@ -26,8 +26,11 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     cluster = case.case.cluster
     spent = faults / cluster.threads_per_worker
     saved = faults * case.n_workers / case.n_cores if case.has_full_cores else spent
-    known = case.run.manifest.environment.get("variables") or {}
-    is_kept = {*_KEEP_FREED} <= {*known, *cluster.env}
+    present = {**(case.run.manifest.environment.get("variables") or {}), **cluster.env}
+    is_kept = all(
+        present.get(name, "").isdecimal() and int(present[name]) >= int(value)
+        for name, value in _KEEP_FREED.items()
+    )
     kept = " ".join(f"{name}={value}" for name, value in _KEEP_FREED.items())
     yield Finding(
         statement=f"page faults take {spent.median():.0%} of the time of the workers' threads: "
