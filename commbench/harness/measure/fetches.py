@@ -370,7 +370,8 @@ class _Exchange:
             cpu_began = cores.cpu_seconds(cluster.pids)
             others = cluster.remote_members - elsewhere
             began: dict[str, float] = ask(cluster.client, others, time.process_time)
-            began |= {name: answers.result()[name] for name in elsewhere}
+            at_start = answers.result()
+            began |= {name: at_start[name] for name in elsewhere}
         return cluster.cpu_seconds() - cpu_began - sum(began.values())
 
     def echo(self, in_rounds: bool, emit: Emit) -> None:

@@ -252,6 +252,19 @@ def test_the_error_names_a_block_that_cant_be_made(measure):
         measure(work(Broken, sizes=(3000,)))
 
 
+def test_a_fetch_that_fails_at_once_with_others_fails_the_launch(answering, measure):
+    async def answer(real, who, asked):
+        # Each worker is asked alone first.
+        if who in asked:
+            raise OSError("the cable is out")
+        asked.add(who)
+        return await real()
+
+    lost = pytest.raises(LaunchError, match=r"a fetch of worker .*the cable is out")
+    with answering(answer), lost:
+        measure(work(sizes=(1000,)))
+
+
 def test_a_busy_sender_is_asked_again_and_counted(answering, measure):
     async def once_refused(real, who, asked):
         if who not in asked:
