@@ -22,6 +22,7 @@ from commbench.reports.sections import median_bandwidth, median_time
 from commbench.reports.sections.message_tables import streaming_tools
 
 ROW_IN = 3.1
+LEGEND_LINE_IN = 0.15
 SPARSE_FROM_RATIO = 16
 """Sizes further apart than this are joined by a dotted line, without a band."""
 LOG_FROM_RATIO = 20
@@ -47,8 +48,13 @@ def plot_sizes(run: Run) -> Figure | None:
         points.groupby([labels, "layer"], sort=False), key=lambda row: LAYERS.index(row[0][1])
     )
     modes = {case.id: stats.pingpong_mode(case) for case in run.suite.cases}
+    # The legend of a row has two lines above the names, and a line below each of them.
+    n_lines = max(
+        2 + sum(style.label(name).count("\n") + 2.5 for name in row.backend.unique())
+        for _, row in rows
+    )
     figure, (part,) = style.new_figure(
-        [ROW_IN * len(rows)],
+        [max(ROW_IN, LEGEND_LINE_IN * n_lines) * len(rows)],
         _title(rows, modes) + f" ({style.launches(points)})",
         _meaning(run, points.assign(mode=points.case_id.map(modes)))
         + " Line = median of the launches' medians"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import textwrap
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -168,7 +169,14 @@ def styles(names: Collection[str]) -> dict[str, Style]:
     chosen: dict[str, Style] = {}
     for name in sorted(names):
         start = zlib.crc32(name.encode()) % len(_SPARE)
-        free = (look for look in _SPARE[start:] + _SPARE[:start] if look not in chosen.values())
+        colours, markers = zip(*(_SPARE[start:] + _SPARE[:start]), strict=True)
+        # Of many names, some share a colour or a marker.
+        looks = (
+            Style(*look)
+            for shift in range(len(_SPARE))
+            for look in zip(colours, markers[shift:] + markers[:shift], strict=True)
+        )
+        free = (look for look in looks if look not in chosen.values())
         chosen[name] = _KNOWN.get(name) or next(free, _SPARE[start])
     return chosen
 
@@ -304,5 +312,6 @@ def entitle(ax: Axes, name: str, note: str, width: float) -> None:
 
 
 def label(name: str, width: int = 24) -> str:
-    """Return `name` in lines of at most `width` characters, broken after spaces or +."""
-    return textwrap.fill(name.replace("+", "+ "), width).replace("+ ", "+")
+    """Return `name` in lines of at most `width` characters, broken after spaces, + or _."""
+    lines = textwrap.fill(re.sub("([+_])", r"\1 ", name), width)
+    return re.sub("([+_]) ", r"\1", lines)

@@ -89,6 +89,14 @@ def test_the_legend_has_a_dash_for_a_size_that_a_backend_lacks():
     assert ucx.endswith("· —")
 
 
+@pytest.mark.parametrize("layers", [("comm",), ("coroutine", "comm")])
+def test_the_legend_of_many_long_names_is_in_the_figure(layers):
+    names = [f"a_backend_with_many_settings_whose_number_is_{n}" for n in range(8)]
+    figure = plot_sizes(together(*(pingpong(name, layers=layers) for name in names)))
+    assert misplaced(figure) == []
+    assert all(axes.get_position().height * figure.get_figheight() > 2 for axes in figure.axes)
+
+
 def test_layers_have_comparable_panels_from_the_wire_up():
     axes = sweep(layers=("comm", "worker", "raw")).axes
     titles = [left.get_title(loc="left") for left in axes[::2]]

@@ -30,8 +30,8 @@ def test_backends_of_a_run_have_different_colours_and_markers():
     looks = style.backend_styles(_run(*names))
     assert len({look.colour for look in looks.values()}) == len(names)
     assert len({look.marker for look in looks.values()}) == len(names)
-    # Looks are used again where there are more backends than looks.
-    assert len(style.backend_styles(_run(*(f"other-{index}" for index in range(9))))) == 9
+    # Colours and markers are used again where there are more backends than these.
+    assert len({*style.backend_styles(_run(*(f"other-{n}" for n in range(30)))).values()}) == 30
 
 
 def test_each_colour_has_one_meaning():
@@ -82,7 +82,8 @@ def test_units_of_linear_axes(largest, unit, expected):
     assert factor == pytest.approx(prefixes.get(name.removesuffix(unit), 1.0))
 
 
-def test_long_names_are_broken_after_a_plus():
+def test_long_names_are_broken_after_a_plus_or_an_underscore():
+    assert style.label("tcp MALLOC_TRIM_THRESHOLD_=1") == "tcp MALLOC_TRIM_\nTHRESHOLD_=1"
     label = style.label("ucx:tcp+shm+nvlink+ib", 14)
     assert label == "ucx:tcp+shm+\nnvlink+ib"
     assert style.label("ucx:tcp+shm", 14) == "ucx:tcp+shm"
