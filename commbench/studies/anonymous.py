@@ -36,7 +36,7 @@ _KEPT_TEXTS = {
         "thread-cpu", "thread-noncpu", "executor", "run-queue", "offload", "other", "network",
         "serialize", "deserialize", "compress", "decompress", "disk-read", "disk-write",
         "cancelled", "failed", "contention", "connect", "background-disk disk-write",
-        "background-comms compress", "p2p-comms-limiter",
+        "background-comms compress", "p2p-comms-limiter", "page-faults",
     },
     "value": {"none", "lz4", "zlib", "snappy", "zstd"},
 }  # fmt: skip

@@ -71,6 +71,18 @@ def test_a_key_that_would_be_in_a_command_is_refused(workload, params, cluster, 
     assert "s3cret" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("workload", "params", "cluster"),
+    [
+        ("merge", {}, {"launcher": "slurm"}),
+        ("pingpong", {"layers": ("comm",), "peer": "node2"}, {}),
+    ],
+)
+def test_so_is_one_of_the_suite(workload, params, cluster):
+    with pytest.raises(UsageError, match=f"{KEY} would be in .* YAML on each host"):
+        cases_for(workload, ["mpi"], params, ClusterSpec(**cluster, env={KEY: "s3cret"}))
+
+
 def test_a_running_cluster_may_have_the_key_in_a_variable(monkeypatch):
     monkeypatch.setenv(KEY, "s3cret")
     running = ClusterSpec(launcher="external", scheduler="mpi://10.0.0.1:8786")

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import dask.array as da
@@ -32,7 +33,7 @@ from commbench.harness.transfers import TransferLog
 from commbench.launchers import members
 from commbench.model import registry
 from commbench.reports.figures import drawn
-from commbench.studies import profile
+from commbench.studies import anonymous, profile
 
 QUIET = {"dashboard_address": "127.0.0.1:0"}
 N = 600
@@ -757,6 +758,15 @@ def test_another_python_is_refused_before_anything_starts(started, tmp_path, mon
         pass
     assert not any(tmp_path.iterdir())
     assert state(started) == before
+
+
+def test_an_anonymous_record_has_the_activities_that_rules_read():
+    read = set()
+    for file in (Path(commbench.__file__).parent / "analysis" / "findings").glob("*.py"):
+        for arguments in re.findall(r"case\.activity\(([^)]*)\)", file.read_text()):
+            read |= {*re.findall('"([^"]*)"', arguments.partition("contexts")[0])}
+    assert "page-faults" in read
+    assert read <= anonymous._KEPT_TEXTS["activity"]
 
 
 def test_an_anonymous_record_has_no_name_of_the_user_the_machine_or_the_code(tmp_path):

@@ -365,7 +365,7 @@ class _Exchange:
         begin_at_s = time.time() + _LEAD_SECONDS
         arguments = (*arguments, begin_at_s, self._offsets)
         with ThreadPoolExecutor(1) as thread:
-            answers = thread.submit(self._run, self._members, fetch, *arguments)
+            answers = thread.submit(self._run, receivers, fetch, *arguments, workers=self._members)
             time.sleep(max(0.0, begin_at_s - time.time()))
             cpu_began = cores.cpu_seconds(cluster.pids)
             others = cluster.remote_members - elsewhere
@@ -403,8 +403,12 @@ class _Exchange:
     def _shuffled(self, members: Sequence[_Member]) -> list[_Member]:
         return self._order.sample(members, len(members))
 
-    def _run(self, receivers: Sequence[_Member], call: Any, *arguments: Any) -> dict[str, Any]:
-        addresses = [member.address for member in receivers]
+    def _run(
+        self, receivers: Sequence[_Member], call: Any, *arguments: Any,
+        workers: Sequence[_Member] = (),
+    ) -> dict[str, Any]:  # fmt: skip
+        """Call a function on the `workers`, or the receivers, and return the answers by address."""
+        addresses = [member.address for member in workers or receivers]
         try:
             answers: dict[str, Any] = self._cluster.client.run(call, *arguments, workers=addresses)
         except (OSError, KeyError) as error:

@@ -160,17 +160,26 @@ class _Pairs:
         return used
 
     def _cpu_seconds(self) -> float:
-        here = cores.cpu_seconds(pid for pid, _ in self.ends)
-        return here + sum(other.cpu_seconds() for _, other in self.ends)
+        return self._seconds_here() + self._seconds_elsewhere()
+
+    def _seconds_here(self) -> float:
+        pids = [pid for pid, _ in self.ends]
+        pids += [other.child.pid for _, other in self.ends if not other.host]
+        return cores.cpu_seconds(pids)
+
+    def _seconds_elsewhere(self) -> float:
+        return sum(other.cpu_seconds() for _, other in self.ends if other.host)
 
     def _measure_size(self, size: int) -> Sample:
         self._answers()
         epoch = time.time() - time.perf_counter()
+        # A request to another host would disturb the streams.
+        cpu_began = self._seconds_elsewhere()
         start_s = time.perf_counter() + _AGREED_S
         self._send(start_s)
         # Processes that poll use CPU time while they wait for the start.
         time.sleep(max(0.0, start_s - time.perf_counter()))
-        cpu_began = self._cpu_seconds()
+        cpu_began += self._seconds_here()
         self._answers()
         self._send()
         timings: list[list[Timing]] = self._answers()

@@ -45,8 +45,8 @@ def test_each_size_of_a_layer_is_one_sample_of_all_pairs(measure_pairs):
 
 
 def test_cpu_time_counts_from_the_common_start(measure_pairs, monkeypatch):
-    starts, reads = [], []
-    send, cpu_seconds = streams._Pairs._send, streams._Pairs._cpu_seconds
+    starts, reads, reads_elsewhere = [], [], []
+    send, here = streams._Pairs._send, streams._Pairs._seconds_here
 
     def noted_send(pairs, message=None):
         starts.extend([message] * (message is not None))
@@ -54,13 +54,21 @@ def test_cpu_time_counts_from_the_common_start(measure_pairs, monkeypatch):
 
     def noted_read(pairs):
         reads.append(time.perf_counter())
-        return cpu_seconds(pairs)
+        return here(pairs)
+
+    def noted_elsewhere(pairs):
+        reads_elsewhere.append(time.perf_counter())
+        return 0.0
 
     monkeypatch.setattr(streams._Pairs, "_send", noted_send)
-    monkeypatch.setattr(streams._Pairs, "_cpu_seconds", noted_read)
+    monkeypatch.setattr(streams._Pairs, "_seconds_here", noted_read)
+    monkeypatch.setattr(streams._Pairs, "_seconds_elsewhere", noted_elsewhere)
     measure_pairs(layers=("coroutine",), sizes=(1,))
-    assert len(starts) == 1
-    assert starts[0] <= reads[0] < reads[1]
+    ((start_s,), (*_, began_s, ended_s)) = starts, reads
+    assert start_s <= began_s < ended_s
+    # A request to another host takes time of the streams.
+    *_, asked_s, answered_s = reads_elsewhere
+    assert asked_s < start_s < ended_s <= answered_s
 
 
 def test_the_fast_pair_goes_on_until_the_slow_one_has_enough(measure_pairs, monkeypatch):
