@@ -69,17 +69,23 @@ def test_each_other_host_has_a_record_of_its_cores(far):
     assert seen.foreign_cpu_s == 0
 
 
+def seen_while_spinning(cluster, worker, monkeypatch):
+    """Return what is seen of a cluster that the launch starts (False), and of a running one."""
+    seen = {}
+    for outlives in (False, True):
+        monkeypatch.setattr(cluster, "preexisting", outlives)
+        seen[outlives] = conditions.Conditions(make_launch(make_case()))
+        with seen[outlives].on(cluster):
+            spin_on(cluster, worker)
+    return seen
+
+
 def test_containers_on_this_host_are_processes_of_the_launch(far, monkeypatch):
     # Process ids are others there, and the kernel's counters of the cores are the same.
     monkeypatch.setattr(environment, "kernel_id", kernel_id)
-    cpu_s = {}
-    for outlives in (False, True):
-        monkeypatch.setattr(far, "preexisting", outlives)
-        seen = conditions.Conditions(make_launch(make_case()))
-        with seen.on(far):
-            spin_on(far, "1")
-        assert seen.remote_use == ()
-        cpu_s[outlives] = seen.foreign_cpu_s
+    seen = seen_while_spinning(far, "1", monkeypatch)
+    assert all(each.remote_use == () for each in seen.values())
+    cpu_s = {outlives: each.foreign_cpu_s for outlives, each in seen.items()}
     assert SECONDS <= cpu_s[True] < SECONDS + 0.5
     assert cpu_s[False] >= cpu_s[True] + SECONDS / 2
 
@@ -101,13 +107,8 @@ def test_other_hosts_that_hide_their_cores_have_no_record(far, monkeypatch):
 def test_a_preexisting_cluster_counts_from_the_launch_on(cluster, monkeypatch):
     monkeypatch.setattr(cluster, "foreign_pids", cluster.pids[1:])
     whole = cores.cpu_seconds(cluster.foreign_pids)
-    cpu_s = {}
-    for outlives in (False, True):
-        monkeypatch.setattr(cluster, "preexisting", outlives)
-        seen = conditions.Conditions(make_launch(make_case()))
-        with seen.on(cluster):
-            spin_on(cluster, "0")
-        cpu_s[outlives] = seen.foreign_cpu_s
+    seen = seen_while_spinning(cluster, "0", monkeypatch)
+    cpu_s = {outlives: each.foreign_cpu_s for outlives, each in seen.items()}
     assert cpu_s[False] >= whole + SECONDS
     assert SECONDS <= cpu_s[True] < SECONDS + 0.5
 
