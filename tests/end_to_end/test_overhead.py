@@ -30,7 +30,7 @@ from commbench.model import ClusterSpec, Sample
 from commbench.stats import inference
 
 BARE_PINGPONG = Path(__file__).parents[1] / "bare" / "pingpong.py"
-ROUNDS = 15
+ROUNDS = 31
 
 
 def harness_seconds(backend, size, count, logs):
