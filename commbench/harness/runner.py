@@ -26,10 +26,12 @@ from commbench.backends.base import Backend
 from commbench.errors import LaunchError, UnwritableError
 from commbench.harness.launch import ENDED, LOG, UNWRITABLE
 from commbench.launchers.base import Launcher
+from commbench.launchers.local import nanny_environment
 from commbench.machine import gpu, process
 from commbench.model import Failure, Launch, LaunchEnd, Phase, Record, registry
 from commbench.store.emitter import PHASE
 from commbench.store.records import decode
+from commbench.workloads.base import PairWorkload
 
 _TICK_SECONDS = 0.5
 _MAX_LINE_BYTES = 1 << 20
@@ -175,8 +177,9 @@ def environment(launch: Launch, backend: Backend, scratch: Path) -> dict[str, st
     config = {dask_variable(key): repr(value) for key, value in given.items()}
     variables = backend.environment(case.cluster.device, scratch)
     launcher: Launcher = registry.load("launcher", case.cluster.launcher)()
+    pair = issubclass(registry.load("workload", case.workload), PairWorkload)
     return {
-        **launcher.environment(case.cluster),
+        **(nanny_environment() if pair else launcher.environment(case.cluster)),
         **os.environ,
         process.FORWARDED: ",".join([*backend.variables, *variables]),
         **config,

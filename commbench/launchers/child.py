@@ -38,7 +38,8 @@ class ForkedModule:
     arguments
         The module and its arguments.
     environ
-        Environment variables in addition to this process's.
+        Environment variables in addition to this process's. Those of glibc's allocator have an
+        effect; libraries that this process has imported may have read others.
     log
         The file for standard output and error.
     """
@@ -80,6 +81,7 @@ def _run_module(name: str, arguments: Sequence[str], environ: Mapping[str, str],
     process.die_with_parent()
     process.rename(name)
     os.environ.update(environ)
+    process.configure_allocator()
     null, output = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_CREAT, 0o666)
     for source, target in ((null, 0), (output, 1), (output, 2)):
         os.dup2(source, target)

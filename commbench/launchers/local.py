@@ -103,7 +103,8 @@ class LocalCluster(RunningCluster):
                 "--protocol", protocol, "--host", "127.0.0.1",
                 "--name", str(index), "--no-nanny", "--no-dashboard",
                 "--nthreads", str(spec.threads_per_worker), "--memory-limit", str(limit),
-                *preloads, **gpus[index], **_binding_env(bindings[index]),
+                *preloads,
+                **{**nanny_environment(), **gpus[index], **_binding_env(bindings[index])},
             )  # fmt: skip
 
     def _start_shared(
@@ -121,7 +122,7 @@ class LocalCluster(RunningCluster):
                 str(index): {"cls": "distributed.Worker", "opts": options | {"name": str(index)}}
                 for index in range(first, spec.n_workers, n_processes)
             }
-            self._start_dask(f"spec {first}", "--spec", json.dumps(workers))
+            self._start_dask(f"spec {first}", "--spec", json.dumps(workers), **nanny_environment())
 
     def _start_scheduler(self, contact: Path, protocol: str, *options: str) -> None:
         self._start_dask(
@@ -129,7 +130,7 @@ class LocalCluster(RunningCluster):
             "--port", "0", "--no-dashboard", *options,
         )  # fmt: skip
 
-    def _start_dask(self, name: str, *options: str | Path, **environ: str) -> None:
+    def _start_dask(self, name: str, /, *options: str | Path, **environ: str) -> None:
         arguments = ["dask", name.partition(" ")[0], *map(str, options)]
         if not self._forks:
             self._spawn(name, *CHILD_COMMAND, "-m", *arguments, **environ)
@@ -151,13 +152,13 @@ class LocalCluster(RunningCluster):
         # The client waits until the scheduler has written the whole file.
         self.client = Client(scheduler_file=str(contact), timeout=self._timeout_s)
 
-    def _spawn(self, name: str, *command: str | Path, **environ: str) -> None:
+    def _spawn(self, name: str, /, *command: str | Path, **environ: str) -> None:
         log = self._log(name)
         with log.open("wb") as output:
             spawned = subprocess.Popen(
                 list(map(str, command)),
                 stdin=subprocess.DEVNULL, stdout=output, stderr=output,
-                env={**nanny_environment(), **os.environ, **environ},
+                env={**os.environ, **environ},
             )  # fmt: skip
         self._add(name, spawned, log)
 
@@ -216,8 +217,10 @@ class LocalLauncher(Launcher):
                 )
 
     def environment(self, spec: ClusterSpec) -> dict[str, str]:  # noqa: D102
-        # Some variables only have an effect when a process starts.
-        return nanny_environment() if _forks(spec) else {}
+        # Most variables only have an effect when a process starts. Those of the allocator have one
+        # later, too, and schedulers and clients, which have no nanny, are measured without them.
+        given = nanny_environment() if _forks(spec) else {}
+        return {name: value for name, value in given.items() if not name.startswith("MALLOC_")}
 
     def start(  # noqa: D102
         self, spec: ClusterSpec, protocol: str, scratch: Path, preload: Sequence[str] = ()
@@ -241,12 +244,19 @@ def _binding_env(placement: Placement) -> dict[str, str]:
 
 
 def nanny_environment() -> dict[str, str]:
-    """Return the variables that a nanny sets for its worker, e.g. one BLAS thread per task."""
+    """Return the variables that a nanny sets for its worker, e.g. one BLAS thread per task.
+
+    As in Dask, variables of this process have precedence, and None in the configuration unsets one.
+    """
     import dask
     import distributed  # noqa: F401 - it fills in the configuration
 
     environ = dask.config.get("distributed.nanny.pre-spawn-environ")
-    return {name: str(value) for name, value in environ.items()}
+    return {
+        name: os.environ.get(name, str(value))
+        for name, value in environ.items()
+        if value is not None
+    }
 
 
 def preload_options(modules: Sequence[str]) -> list[str]:

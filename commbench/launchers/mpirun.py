@@ -63,7 +63,9 @@ class MpirunCluster(LocalCluster):
             names = [*chosen, *preloads, *({mpi.key_variable} & os.environ.keys())]
             where = _where(_version(mpiexec), spec, names)
         ranks = _ranks(_gpus(spec, crowd), rank)
-        self._spawn("mpiexec", *CHILD_COMMAND, mpiexec, *where, *ranks, **preloads)
+        self._spawn(
+            "mpiexec", *CHILD_COMMAND, mpiexec, *where, *ranks, **nanny_environment(), **preloads
+        )
         self._connect_to_scheduler(contact, preload)
         members.join(self, spec, protocol, self._deadline)
         # Ranks on this host that were started over SSH are not children of this process.

@@ -102,7 +102,8 @@ class SshCluster(RunningCluster):
 
         connect = {key: _value(text) for key, text in self._options.items() if key in _CONNECT}
         python = self._options.get("python", sys.executable)
-        chosen = forwarded_env(os.environ, self._spec.env, nanny_environment())
+        defaults = nanny_environment() if scheduler else {}
+        chosen = forwarded_env(os.environ, self._spec.env, defaults)
         variables = {**without_paths_in(self._scratch, chosen), **(gpu_variables or {})}
         common: dict[str, Any] = {
             "address": host,

@@ -37,6 +37,13 @@ _EXCEPTION = re.compile(r"[A-Za-z_.]+(Error|Exception): ")
 """The last line of a traceback."""
 _NOTICE_SECONDS = 1.0
 GONE_SECONDS = 10.0
+# malloc.h
+_M_MMAP_THRESHOLD = -3
+_MMAP_THRESHOLD_BYTES = 128 * 1024
+_MALLOC_OPTIONS = {
+    "MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_TOP_PAD_": -2, "MALLOC_MMAP_THRESHOLD_": -3,
+    "MALLOC_MMAP_MAX_": -4, "MALLOC_PERTURB_": -6, "MALLOC_ARENA_TEST": -7, "MALLOC_ARENA_MAX": -8,
+}  # fmt: skip
 # linux/prctl.h
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
 
@@ -167,6 +174,24 @@ def die_with_parent(number: int = signal.SIGKILL) -> None:
 def rename(name: str) -> None:
     """Set the name of this process that tools such as ``ps`` show; the kernel keeps 15 bytes."""
     ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode())
+
+
+def configure_allocator() -> None:
+    """Let this process's variables of glibc's allocator have the effect they have at a start.
+
+    It does nothing with other C libraries, which don't read these variables.
+    """
+    given = {
+        option: int(os.environ[name])
+        for name, option in _MALLOC_OPTIONS.items()
+        if os.environ.get(name, "").isdecimal()
+    }
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if not given or mallopt is None:
+        return
+    # glibc raises the threshold as memory is freed, until an option is set.
+    for option, value in {_M_MMAP_THRESHOLD: _MMAP_THRESHOLD_BYTES, **given}.items():
+        mallopt(option, value)
 
 
 def bind() -> None:

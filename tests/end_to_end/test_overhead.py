@@ -55,6 +55,7 @@ def bare_seconds(protocol, size, count):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("size", "count"), [(1, 3000), (65536, 2000), (8 << 20, 150)])
 def test_the_harness_adds_less_than_5_percent_to_a_message(size, count, tmp_path):
     ratios = []

@@ -1,3 +1,5 @@
+import os
+import resource
 import signal
 import subprocess
 import sys
@@ -31,6 +33,26 @@ assert sys.stdin.read() == ""
 time.sleep(float(sys.argv[1]))
 sys.exit(int(sys.argv[2]))
 """
+
+
+CLUSTER = """
+import resource, sys
+from pathlib import Path
+from commbench.launchers.local import LocalLauncher
+from commbench.model import ClusterSpec
+
+def page_faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        b"x" * (1 << 20)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+spec = ClusterSpec(launcher_options={"start": sys.argv[1]})
+with LocalLauncher().start(spec, "tcp", Path.cwd()) as cluster:
+    client = cluster.client
+    print(client.run_on_scheduler(page_faults), page_faults(), *client.run(page_faults).values())
+"""
+N_PAGES = 20 * (1 << 20) // resource.getpagesize()
 
 
 @pytest.fixture
@@ -108,6 +130,30 @@ def test_waiting_ends_after_its_timeout(tmp_path):
 )
 def test_processes_with_a_gpu_or_a_placement_start_anew(spec, forked):
     assert bool(LocalLauncher().environment(spec)) == forked
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_only_workers_have_the_allocator_of_a_nanny(start, tag, tmp_path):
+    scheduler, client, *workers = count_page_faults(start, {}, tmp_path)
+    assert min(workers) >= N_PAGES
+    assert max(scheduler, client) < N_PAGES / 2
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+@pytest.mark.parametrize(("mmap_threshold", "kept"), [("131072", False), ("33554432", True)])
+def test_all_processes_have_the_allocator_of_the_user(start, mmap_threshold, kept, tag, tmp_path):
+    given = {"MALLOC_TRIM_THRESHOLD_": "67108864", "MALLOC_MMAP_THRESHOLD_": mmap_threshold}
+    counts = count_page_faults(start, given, tmp_path)
+    assert [count < N_PAGES / 2 for count in counts] == [kept] * 4
+
+
+def count_page_faults(start, given, tmp_path):
+    spec = ClusterSpec(launcher_options={"start": start})
+    environ = {**LocalLauncher().environment(spec), **os.environ, **given, process.MARK: "1"}
+    output = subprocess.check_output(
+        [sys.executable, "-c", CLUSTER, start], env=environ, cwd=tmp_path, text=True, timeout=60
+    )
+    return [int(count) for count in output.split()]
 
 
 def test_only_a_launch_forks(monkeypatch, tmp_path):
