@@ -236,16 +236,14 @@ class MPIListener(BaseListener, RequireEncryptionMixin):  # type: ignore[misc]
     async def _shake_hands(self, control: Control) -> MPIComm | None:
         timeout = parse_timedelta(dask.config.get("distributed.comm.timeouts.connect"))
         try:
-            comm = await asyncio.wait_for(
-                _establish(
+            async with asyncio.timeout(timeout):
+                comm = await _establish(
                     control,
                     connects=False,
                     local=control.local_address,
                     peer=control.peer_address,
                     deserialize=self.deserialize,
-                ),
-                timeout,
-            )
+                )
         except (FatalCommClosedError, MismatchError) as error:
             logger.warning("Refused %s: %s", control.peer_address, error)
             control.close()

@@ -171,8 +171,9 @@ class MPIComm(Comm):  # type: ignore[misc]
         """Close once everything written has left this process."""
         self._finalizer.detach()
         self.channel.close()
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self.channel.flush(), FLUSH_TIMEOUT_S)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FLUSH_TIMEOUT_S):
+                await self.channel.flush()
 
     def abort(self) -> None:
         """Close at once."""

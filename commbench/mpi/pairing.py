@@ -259,7 +259,8 @@ class _Handshake:
 
     async def _receive(self, kind: Kind) -> tuple[Kind, dict[str, Any]]:
         try:
-            return await asyncio.wait_for(self._control.receive(kind), STEP_TIMEOUT_S)
+            async with asyncio.timeout(STEP_TIMEOUT_S):
+                return await self._control.receive(kind)
         except TimeoutError:
             raise OSError(f"the peer sent no {kind.name} within {STEP_TIMEOUT_S} s") from None
 

@@ -19,6 +19,7 @@ from scenarios import in_event_loop
 from commbench.mpi import channel as module
 from commbench.mpi import engine, sender, wire
 from commbench.mpi.channel import Channel, ChannelClosedError
+from commbench.mpi.comm import MPIComm
 from commbench.mpi.control import Record
 from commbench.mpi.engine import Engine
 from commbench.mpi.transfers import Transfer, Transfers
@@ -401,3 +402,22 @@ async def test_the_tag_of_a_torn_message_is_released_when_mpi_is_done_with_it() 
     assert end.released == 0
     stuck.complete = True
     await end.ended()
+
+
+@in_event_loop
+async def test_a_close_cancelled_as_the_last_message_leaves_is_cancelled() -> None:
+    left = asyncio.get_running_loop().create_future()
+
+    async def flush() -> None:
+        await left
+
+    channel: Any = SimpleNamespace(close=lambda: None, flush=flush, closed=True)
+    comm = MPIComm(
+        channel, local_address="", peer_address="", deserialize=True, mode="self", library=""
+    )
+    closing = asyncio.ensure_future(comm.close())
+    await asyncio.sleep(0.01)
+    left.set_result(None)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing

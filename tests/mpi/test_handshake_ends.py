@@ -1,0 +1,76 @@
+"""How handshakes and listeners end: cancelled, late, or with the peer's reason. MPI is a stub."""
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from scenarios import in_event_loop
+
+from commbench.mpi import backend, pairing
+from commbench.mpi.backend import MPIListener
+from commbench.mpi.control import Control
+from commbench.mpi.handshake import Kind, encode
+
+
+def handshake(control: Any, mode: str = "world") -> Any:
+    """Return this end of a handshake."""
+    local = SimpleNamespace(mpi=SimpleNamespace(COMM_WORLD=None))
+    peer: Any = SimpleNamespace(process="f", pid=1, rank=1)
+    return pairing._Handshake(local, peer, peer, mode, control)  # type: ignore[arg-type]
+
+
+@in_event_loop
+async def test_a_handshake_cancelled_as_the_answer_arrives_is_cancelled() -> None:
+    control = Control(asyncio.get_running_loop())
+    receiving = asyncio.ensure_future(handshake(control)._receive(Kind.PROOF))
+    while control._reader is None:
+        await asyncio.sleep(0)
+    control.data_received(encode(Kind.PROOF, {}))
+    receiving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await receiving
+
+
+class Listener(MPIListener):
+    """A listener without a port, and the comms that it serves."""
+
+    def __init__(self) -> None:
+        async def handle(_: Any) -> None:
+            pass
+
+        super().__init__("127.0.0.1:0", handle)
+        self._servers = []
+        self.served: list[Any] = []
+
+    async def on_connection(self, comm: Any, handshake_overrides: Any = None) -> None:
+        self.served.append(comm)
+
+
+@pytest.mark.parametrize("n_turns", [0])
+@in_event_loop
+async def test_a_listener_serves_nobody_after_its_end(
+    n_turns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It ends `n_turns` turns of the event loop after the last message of a handshake."""
+    aborted = []
+    comm = SimpleNamespace(abort=lambda: aborted.append("comm"))
+    control: Any = SimpleNamespace(
+        abort=lambda: aborted.append("control"), local_address="", peer_address=""
+    )
+    established = asyncio.get_running_loop().create_future()
+
+    async def establish(*_: Any, **__: Any) -> Any:
+        return await established
+
+    monkeypatch.setattr(backend, "_establish", establish)
+    listener = Listener()
+    listener._on_control(control)
+    await asyncio.sleep(0.01)
+    established.set_result(comm)
+    for _ in range(n_turns):
+        await asyncio.sleep(0)
+    listener.stop()
+    await asyncio.gather(*listener._handlers)
+    assert listener.served == []
+    assert len(aborted) == 1
