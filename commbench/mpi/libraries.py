@@ -27,12 +27,14 @@ def loaded(stem: str, maps: str | None = None) -> list[str]:
     --------
     >>> loaded("libucp", "7f0-7f1 r-xp 0 fe:00 1 /opt/ucx/lib/libucp.so.0.0.0")
     ['/opt/ucx/lib/libucp.so.0.0.0']
+    >>> loaded("libucs", "7f0-7f1 r-xp 0 fe:00 1      /home/my user/lib/libucs.so.0")
+    ['/home/my user/lib/libucs.so.0']
     """
     if maps is None:
         source = Path("/proc/self/maps")
         maps = source.read_text(errors="replace") if source.exists() else ""
-    paths = re.findall(rf"\s(/\S*/{stem}(?:_abi)?(?:-[0-9a-f]+)?\.so[.0-9]*)$", maps, re.MULTILINE)
-    return sorted(set(paths))
+    name = rf"{stem}(?:_abi)?(?:-[0-9a-f]+)?\.so[.0-9]*"
+    return sorted(set(re.findall(rf"^[^/\n]*(/.*/{name})$", maps, re.MULTILINE)))
 
 
 def check_before_loading_mpi() -> None:
