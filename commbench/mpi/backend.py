@@ -192,10 +192,17 @@ class MPIListener(BaseListener, RequireEncryptionMixin):  # type: ignore[misc]
         self._bound = min(sockets, key=lambda sock: sock.family).getsockname()[:2]
         self._servers = [
             await loop.create_server(
-                lambda: Control(loop, self._on_control, key), sock=sock, backlog=backlog
+                lambda: Control(loop, self._on_control, key),
+                sock=sock, backlog=backlog, start_serving=False,
             )
             for sock in sockets
-        ]
+        ]  # fmt: skip
+        try:
+            for server in self._servers:
+                await server.start_serving()
+        except BaseException:
+            self.stop()
+            raise
 
     def stop(self) -> None:
         """Stop listening, and refuse connections whose handshake is not complete."""

@@ -32,6 +32,24 @@ async def test_a_handshake_cancelled_as_the_answer_arrives_is_cancelled() -> Non
         await receiving
 
 
+@in_event_loop
+async def test_a_cancelled_start_of_a_listener_closes_its_port(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(backend, "runtime", lambda _: None)
+    listener = MPIListener("127.0.0.1:0", lambda _: asyncio.sleep(0))
+    starting = asyncio.ensure_future(listener.start())
+    while listener._bound is None:
+        await asyncio.sleep(0)
+    starting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
+    with pytest.raises(ConnectionRefusedError):
+        await asyncio.open_connection(*listener._bound)
+    with pytest.raises(ValueError, match="non-started"):
+        listener.get_host_port()
+
+
 class Listener(MPIListener):
     """A listener without a port, and the comms that it serves."""
 
