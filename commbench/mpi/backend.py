@@ -233,6 +233,9 @@ class MPIListener(BaseListener, RequireEncryptionMixin):  # type: ignore[misc]
             return
         if comm is None:
             return
+        if self._servers is None:
+            comm.abort()
+            return
         try:
             await self.on_connection(comm)
         except CommClosedError:

@@ -65,7 +65,7 @@ class Listener(MPIListener):
         self.served.append(comm)
 
 
-@pytest.mark.parametrize("n_turns", [0])
+@pytest.mark.parametrize("n_turns", [0, 1])
 @in_event_loop
 async def test_a_listener_serves_nobody_after_its_end(
     n_turns: int, monkeypatch: pytest.MonkeyPatch
