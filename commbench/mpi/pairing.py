@@ -258,11 +258,8 @@ class _Handshake:
         return pair
 
     async def _receive(self, kind: Kind) -> tuple[Kind, dict[str, Any]]:
-        try:
-            async with asyncio.timeout(STEP_TIMEOUT_S):
-                return await self._control.receive(kind)
-        except TimeoutError:
-            raise OSError(f"the peer sent no {kind.name} within {STEP_TIMEOUT_S} s") from None
+        async with _step(kind.name):
+            return await self._control.receive(kind)
 
     # -- connecting over MPI
 
@@ -304,7 +301,8 @@ class _Handshake:
             CALLS.end()
 
     def _send_failed(self, error: BaseException) -> None:
-        self._control.send(Kind.FAILED, reason=shortened(str(error) or repr(error)))
+        reason = "cancelled" if isinstance(error, asyncio.CancelledError) else str(error)
+        self._control.send(Kind.FAILED, reason=shortened(reason or repr(error)))
 
     async def _make_pair(self, mark: bytes, tag: int, port: str, segments: list[Any]) -> Pair:
         """Make a communicator with the peer, agree on a key, and keep both in `PAIRS`."""
@@ -323,7 +321,7 @@ class _Handshake:
             pair = Pair(None, 0, b"", peer.pid, started_at(peer.pid), near)
             pair = pair._replace(communicator=await self._connect(port, tag, pair))
             self._sender = None
-        async with self._failing(pair), asyncio.timeout(STEP_TIMEOUT_S):
+        async with self._failing(pair), _step("secret"):
             pair = pair._replace(key=await agree_on_key(local, pair, mark, self._control))
         with LOCK:
             PAIRS.setdefault(peer.process, []).append(pair)
@@ -385,6 +383,16 @@ class _Handshake:
                 free(pair.communicator)
             self._send_failed(error)
             raise
+
+
+@contextlib.asynccontextmanager
+async def _step(awaited: str) -> AsyncIterator[None]:
+    """Raise OSError if the block takes longer than `STEP_TIMEOUT_S`."""
+    try:
+        async with asyncio.timeout(STEP_TIMEOUT_S):
+            yield
+    except TimeoutError:
+        raise OSError(f"the peer sent no {awaited} within {STEP_TIMEOUT_S} s") from None
 
 
 def _free_result(call: Future[Any]) -> None:

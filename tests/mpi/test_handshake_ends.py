@@ -50,6 +50,26 @@ async def test_a_cancelled_start_of_a_listener_closes_its_port(
         listener.get_host_port()
 
 
+@pytest.mark.parametrize(
+    ("timeout_s", "reason"), [(0.01, "the peer sent no secret within 0.01 s"), (60, "cancelled")]
+)
+@in_event_loop
+async def test_a_failed_exchange_of_keys_has_a_reason_at_both_ends(
+    timeout_s: float, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = []
+    control = SimpleNamespace(send=lambda kind, reason: sent.append((kind, reason)))
+    monkeypatch.setattr(pairing, "agree_on_key", lambda *_: asyncio.sleep(60))
+    monkeypatch.setattr(pairing, "STEP_TIMEOUT_S", timeout_s)
+    making = asyncio.ensure_future(handshake(control)._make_pair(b"", 1, "", []))
+    await asyncio.sleep(0)
+    if reason == "cancelled":
+        making.cancel()
+    (error,) = await asyncio.gather(making, return_exceptions=True)
+    assert isinstance(error, asyncio.CancelledError) or str(error) == reason
+    assert sent == [(Kind.FAILED, reason)]
+
+
 class Listener(MPIListener):
     """A listener without a port, and the comms that it serves."""
 
