@@ -22,7 +22,8 @@ The leader is the process with the smaller name. If the two share no communicato
     follower → leader      READY with its proof
     leader → follower      READY with its proof
 
-A process that gives up sends FAILED, also after READY, and nothing more over MPI.
+A process that gives up sends FAILED, also after READY, and nothing more over MPI; or REFUSE, if
+another attempt would fail, too.
 """
 
 from __future__ import annotations

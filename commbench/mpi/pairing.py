@@ -286,9 +286,6 @@ class _Handshake:
             return
         try:
             CALLS.begin()
-        except FatalCommClosedError as error:
-            self._control.send(Kind.REFUSE, reason=shortened(str(error)))
-            raise
         except OSError as error:
             self._send_failed(error)
             raise
@@ -302,7 +299,8 @@ class _Handshake:
 
     def _send_failed(self, error: BaseException) -> None:
         reason = "cancelled" if isinstance(error, asyncio.CancelledError) else str(error)
-        self._control.send(Kind.FAILED, reason=shortened(reason or repr(error)))
+        kind = Kind.REFUSE if isinstance(error, FatalCommClosedError) else Kind.FAILED
+        self._control.send(kind, reason=shortened(reason or repr(error)))
 
     async def _make_pair(self, mark: bytes, tag: int, port: str, segments: list[Any]) -> Pair:
         """Make a communicator with the peer, agree on a key, and keep both in `PAIRS`."""
@@ -336,6 +334,8 @@ class _Handshake:
         try:
             communicator = await asyncio.shield(asyncio.wrap_future(call))
             if isinstance(communicator, OSError):
+                # The peer may have failed first, and know why.
+                self._control.raise_if_failed()
                 raise communicator
         except BaseException as error:
             # UCX may have attached the peer's memory.
@@ -345,7 +345,7 @@ class _Handshake:
         return communicator
 
     def _finish_failed(self, call: Future[Any], end: PeerEnd, error: BaseException) -> None:
-        """Send FAILED when this end's call has returned, and wait for the peer's."""
+        """Send FAILED or REFUSE when this end's call has returned, and wait for the peer's."""
         control = self._control
         control.keep_open = True
         sender, self._sender = self._sender, None

@@ -1,16 +1,20 @@
 """How handshakes and listeners end: cancelled, late, or with the peer's reason. MPI is a stub."""
 
 import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
+from distributed.comm.core import FatalCommClosedError
 from scenarios import in_event_loop
 
-from commbench.mpi import backend, pairing
+from commbench.mpi import backend, pairing, pairs
 from commbench.mpi.backend import MPIListener
 from commbench.mpi.control import Control
-from commbench.mpi.handshake import Kind, encode
+from commbench.mpi.handshake import Kind, RefusedError, encode
 
 
 def handshake(control: Any, mode: str = "world") -> Any:
@@ -68,6 +72,44 @@ async def test_a_failed_exchange_of_keys_has_a_reason_at_both_ends(
     (error,) = await asyncio.gather(making, return_exceptions=True)
     assert isinstance(error, asyncio.CancelledError) or str(error) == reason
     assert sent == [(Kind.FAILED, reason)]
+
+
+@pytest.mark.parametrize(
+    ("error", "answer", "raises", "sends"),
+    [
+        (OSError("timed out"), (), OSError("timed out"), Kind.FAILED),
+        (OSError("timed out"), [Kind.FAILED], OSError("the peer could not meet: no"), Kind.FAILED),
+        (OSError("timed out"), [Kind.REFUSE], RefusedError("no"), Kind.FAILED),
+        (FatalCommClosedError("no"), (), FatalCommClosedError("no"), Kind.REFUSE),
+    ],
+)
+@in_event_loop
+async def test_a_failed_connect_has_the_reason_of_the_end_that_failed_first(
+    error: OSError,
+    answer: Sequence[Kind],
+    raises: OSError,
+    sends: Kind,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A peer of another user can never connect; it says so while this end waits for it."""
+    control, sent = Control(asyncio.get_running_loop()), []
+    monkeypatch.setattr(control, "duplicate", lambda: 0)
+    monkeypatch.setattr(control, "send", lambda kind, **_: sent.append(kind))
+    monkeypatch.setattr(pairing, "PeerEnd", mock.Mock())
+
+    def start_connect(*_: Any) -> Future[Any]:
+        control._messages += [(kind, {"reason": "no"}) for kind in answer]
+        call: Future[Any] = Future()
+        call.set_result(error)
+        return call
+
+    monkeypatch.setattr(pairing, "start_connect", start_connect)
+    with pytest.raises(type(raises), match=f"^{raises}$"):
+        await handshake(control, "elastic")._connect("", 1, pairs.Pair(None, 0, b"", 1))
+    control.connection_lost(None)
+    assert control.finishing is not None
+    await control.finishing
+    assert sent == [sends]
 
 
 class Listener(MPIListener):
