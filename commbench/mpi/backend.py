@@ -26,12 +26,14 @@ from distributed.comm.utils import ensure_concrete_host
 from distributed.utils import get_ip
 from tornado import netutil
 
+from commbench.errors import UnavailableError
 from commbench.mpi import device
 from commbench.mpi.channel import Channel
 from commbench.mpi.comm import MPIComm
 from commbench.mpi.control import Control
 from commbench.mpi.engine import Engine
 from commbench.mpi.handshake import Hello, MismatchError, RefusedError
+from commbench.mpi.libraries import WHAT
 from commbench.mpi.pairing import introduce, share_communicator
 from commbench.mpi.pairs import release_dead_soon
 from commbench.mpi.runtime import runtime
@@ -45,6 +47,15 @@ PREFIX = "mpi://"
 
 def _key() -> bytes:
     return str(dask.config.get("distributed.comm.mpi.key", default=None) or "").encode()
+
+
+def _check_timeout() -> None:
+    """Refuse what distributed's `set_tcp_timeout` asserts: in a callback that error is lost."""
+    timeout = dask.config.get("distributed.comm.timeouts.tcp")
+    if parse_timedelta(timeout) < 11:
+        raise UnavailableError(
+            WHAT, f"distributed.comm.timeouts.tcp is {timeout}", "set it to 11s or more"
+        )
 
 
 async def _establish(
@@ -109,13 +120,14 @@ class MPIConnector(Connector, RequireEncryptionMixin):  # type: ignore[misc]
         Raises
         ------
         UnavailableError
-            If MPI can't be used in this process.
+            If MPI can't be used in this process, or Dask's time-out of TCP is too short.
         FatalCommClosedError
             If the two processes can't connect, however often they try.
         CommClosedError
             If the peer can't be reached, or goes away.
         """
         self._check_encryption(address, connection_args)
+        _check_timeout()
         host, port = parse_host_port(address)
         loop = asyncio.get_running_loop()
         control = Control(loop, key=_key())
@@ -176,8 +188,9 @@ class MPIListener(BaseListener, RequireEncryptionMixin):  # type: ignore[misc]
         Raises
         ------
         UnavailableError
-            If MPI can't be used in this process.
+            If MPI can't be used in this process, or Dask's time-out of TCP is too short.
         """
+        _check_timeout()
         runtime(self.ip)
         backlog = int(dask.config.get("distributed.comm.socket-backlog"))
         for attempt in range(5):

@@ -1,18 +1,22 @@
 """How handshakes and listeners end: cancelled, late, or with the peer's reason. MPI is a stub."""
 
 import asyncio
+import socket
 from collections.abc import Sequence
 from concurrent.futures import Future
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
+import dask
 import pytest
 from distributed.comm.core import FatalCommClosedError
+from distributed.comm.tcp import set_tcp_timeout
 from scenarios import in_event_loop
 
+from commbench.errors import UnavailableError
 from commbench.mpi import backend, pairing, pairs
-from commbench.mpi.backend import MPIListener
+from commbench.mpi.backend import MPIConnector, MPIListener
 from commbench.mpi.control import Control
 from commbench.mpi.handshake import Kind, RefusedError, encode
 
@@ -110,6 +114,23 @@ async def test_a_failed_connect_has_the_reason_of_the_end_that_failed_first(
     assert control.finishing is not None
     await control.finishing
     assert sent == [sends]
+
+
+@in_event_loop
+async def test_a_time_out_of_tcp_that_is_too_short_is_refused() -> None:
+    listener = MPIListener("127.0.0.1:0", lambda _: asyncio.sleep(0))
+    for timeout in (5, "10s"):
+        with dask.config.set({"distributed.comm.timeouts.tcp": timeout}):
+            for attempt in (listener.start(), MPIConnector().connect("127.0.0.1:1")):
+                with pytest.raises(UnavailableError, match=f"timeouts.tcp is {timeout}"):
+                    await attempt
+
+
+def test_the_least_time_out_of_tcp_is_that_of_dask() -> None:
+    with socket.socket() as sock, dask.config.set({"distributed.comm.timeouts.tcp": "11s"}):
+        backend._check_timeout()
+        set_tcp_timeout(SimpleNamespace(closed=lambda: False, socket=sock))
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT) == 10
 
 
 class Listener(MPIListener):
