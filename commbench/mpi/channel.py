@@ -312,7 +312,7 @@ class Channel:
             self._peer_closed = True
             self._sender.close()
             self._lost = reason
-            if self._reader is not None or self._closing or (is_unknown and self._message is None):
+            if self._message is None and (self._reader is not None or self._closing or is_unknown):
                 self._linger()
         else:
             self._end(reason)

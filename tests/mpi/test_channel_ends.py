@@ -277,6 +277,7 @@ async def test_what_was_sent_before_the_peer_read_that_this_end_is_idle_is_reada
     end.channel.on_lost("killed")
     for read in (reading or end.channel.receive(), end.channel.receive()):
         assert [bytes(frame) for frame in await read] == [b"x"]
+        await asyncio.sleep(4 * module.GRACE_S)
     with pytest.raises(ChannelClosedError, match="killed"):
         await end.channel.receive()
     await end.ended()
