@@ -27,8 +27,9 @@ message has arrived. From every state, a failure of MPI ends the channel at once
 of the TCP connection, unless messages may still arrive:
 
 - announced ones are missing,
-- this end is POLLING, so that the peer announces none, or
-- MPI has one that the peer sent before it read IDLE.
+- this end is POLLING, so that the peer announces none,
+- MPI has one that the peer sent before it read IDLE, or
+- one is unread: MPI is not asked for more.
 
 Then the channel ends when none has arrived for `GRACE_S` while this end waits for one.
 
@@ -318,11 +319,12 @@ class Channel:
             self._end(reason)
 
     def _finds_message(self) -> bool:
-        """Return whether the peer sent a message before it read that this end is idle."""
+        """Return whether the peer may have sent more before it read that this end is idle."""
         n_received = self._n_received
         for _ in range(N_LAST_PROBES):
             self._probe()
-        return self._receiver.busy or self._n_received > n_received
+        unread = self._receiver.busy or self._message is not None
+        return unread or self._n_received > n_received
 
     def _start_grace(self) -> None:
         """Limit the wait for what the peer has announced, if it is gone."""

@@ -283,6 +283,25 @@ async def test_what_was_sent_before_the_peer_read_that_this_end_is_idle_is_reada
     await end.ended()
 
 
+@pytest.mark.parametrize("reads", [True, False])
+@in_event_loop
+async def test_what_was_sent_behind_an_unread_message_is_readable_after_the_loss(
+    reads: bool,
+) -> None:
+    end = End(Communicator(SMALL, SMALL))
+    n_probes = find_late(end.communicator, 1)
+    reading = asyncio.ensure_future(end.channel.receive()) if reads else None
+    await asyncio.sleep(0)
+    while n_probes() < 2:
+        end.channel.poll()
+    end.channel.on_lost("killed")
+    for read in (reading or end.channel.receive(), end.channel.receive()):
+        assert [bytes(frame) for frame in await read] == [b"x"]
+    with pytest.raises(ChannelClosedError, match="killed"):
+        await end.channel.receive()
+    await end.ended()
+
+
 @in_event_loop
 async def test_a_channel_that_polled_ends_after_the_loss_without_a_reader() -> None:
     end = End(Communicator())
