@@ -32,8 +32,12 @@ async def fails(awaitable: Awaitable[Any]) -> None:
         await asyncio.wait_for(awaitable, 60)
 
 
-async def rests(share: float) -> None:
-    """Check that this process uses less than that share of the CPU time of one that spins."""
+async def rests(share: float, cores_at_rest: float = 0.05) -> None:
+    """Check that this process uses less than that share of the CPU time of one that spins.
+
+    What rests wakes up as often on a machine so busy that one that spins has hardly more:
+    `cores_at_rest` always pass.
+    """
     cpu_s: dict[str, float] = defaultdict(float)
     wall_s: dict[str, float] = defaultdict(float)
     for _ in range(24):
@@ -47,8 +51,7 @@ async def rests(share: float) -> None:
             cpu_s[name] += time.process_time() - used
             wall_s[name] += time.monotonic() - began
         cores = {name: cpu_s[name] / wall_s[name] for name in cpu_s}
-        # What rests wakes up as often on a machine so busy that one that spins has hardly more.
-        if cores["at rest"] < max(share * cores["spinning"], 0.05):
+        if cores["at rest"] < max(share * cores["spinning"], cores_at_rest):
             return
     raise AssertionError(f"busy: {cores}")
 
@@ -108,7 +111,7 @@ async def test_receiver_goes_on_when_the_sender_is_killed(nbytes: int, n_kills: 
 
 
 @scenario(60)
-async def test_stopped_peer_loses_nothing_and_costs_no_cpu() -> None:
+async def test_stopped_peer_loses_nothing_and_costs_a_tenth_of_a_core() -> None:
     async with peers(1) as (peer,):
         await peer.check()
         comm = await connect(peer.address)
@@ -118,7 +121,8 @@ async def test_stopped_peer_loses_nothing_and_costs_no_cpu() -> None:
         for number in range(100):
             await comm.write({"op": "echo", "number": number})
         reading = asyncio.ensure_future(comm.read())
-        await rests(1 / 3)
+        await asyncio.sleep(transfers.MAX_SPIN_S)
+        await rests(0.15, 0.12)
         assert not reading.done()
         os.kill(peer.process.pid, signal.SIGCONT)
         assert await asyncio.wait_for(reading, 60) == x.sum(dtype="u8")
@@ -139,7 +143,8 @@ async def test_receiver_rests_while_the_sender_is_stopped_between_header_and_pay
         # Its doorbell has not rung.
         while not comm.channel._receiver.busy:
             await asyncio.sleep(0.01)
-        await rests(1 / 3)
+        await asyncio.sleep(transfers.MAX_SPIN_S)
+        await rests(0.15, 0.12)
         assert not reading.done()
         os.kill(peer.process.pid, signal.SIGCONT)
         assert ((await asyncio.wait_for(reading, 60))["x"] == payload(4 * MB)).all()
