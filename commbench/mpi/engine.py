@@ -116,10 +116,12 @@ class Engine:
 
     def start(self, transfer: Transfer) -> None:
         """Progress `transfer` until it is complete."""
+        # Before MPI is called: an interrupt would lose it.
+        self._transfers.append(transfer)
         if transfer.advance():
+            self._transfers.pop()
             transfer.finish()
             return
-        self._transfers.append(transfer)
         self._wake()
 
     def admit(self, transfer: Transfer) -> None:

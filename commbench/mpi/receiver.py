@@ -12,7 +12,7 @@ from commbench.mpi import peer_failure, wire
 from commbench.mpi.buffers import BUFFERS
 from commbench.mpi.device import Incoming
 from commbench.mpi.engine import Engine
-from commbench.mpi.transfers import Transfer
+from commbench.mpi.transfers import INTERRUPTED, Transfer
 
 __all__ = ["Receiver"]
 
@@ -74,6 +74,8 @@ class Receiver:
     def probe(self) -> None:
         """Start to receive the next message if its header has arrived."""
         status = self._status
+        header: Any = None
+        requests: list[Any] = []
         try:
             message = self._communicator.Improbe(self._rank, self._tag, status)
             if message is None:
@@ -81,18 +83,22 @@ class Receiver:
             nbytes = status.Get_count(self._byte)
             header = np.empty(nbytes, np.uint8).data
             self._n_failures = peer_failure.n_failures(self._peer_pid)
-            request = message.Irecv((header, self._byte))
-            complete = request.Test()
-        except Exception as error:  # noqa: BLE001 - mpi4py's class is not importable here
-            self._on_failure(f"MPI could not receive: {error}")
-            return
-        if complete and peer_failure.n_failures(self._peer_pid) == self._n_failures:
-            self._on_header(header)
-        else:
-            self._transfer = self._receives(nbytes, lambda: self._on_header(header))
-            self._transfer.requests.append(request)
-            self._transfer.buffers = header
-            self._engine.start(self._transfer)
+            requests.append(message.Irecv((header, self._byte)))
+            if requests[0].Test() and peer_failure.n_failures(self._peer_pid) == self._n_failures:
+                self._on_header(header)
+            else:
+                self._transfer = self._receives(nbytes, lambda: self._on_header(header))
+                self._transfer.requests.extend(requests)
+                self._transfer.buffers = header
+                self._engine.start(self._transfer)
+        except BaseException as error:
+            if is_interrupt := not isinstance(error, Exception):
+                INTERRUPTED.append(header)
+            # The channel parks it: MPI may still write to the header.
+            self._transfer = self._transfer or Transfer(requests, header, 0, True, None)
+            self._on_failure(f"MPI could not receive: {str(error) or repr(error)}")
+            if is_interrupt:
+                raise
 
     def abandon(self, then: Callable[[], None]) -> None:
         """Cancel the receives of an incomplete message; call `then` when there are none."""
@@ -148,8 +154,10 @@ class Receiver:
             for buffer in transfer.buffers:
                 for piece in wire.pieces(buffer):
                     transfer.requests.append(receive((piece, self._byte), rank, tag))
-        except Exception as error:  # noqa: BLE001 - mpi4py's class is not importable here
-            if transfer.nbytes < MAX_DRAINED:
+        except BaseException as error:
+            if is_interrupt := not isinstance(error, Exception):
+                INTERRUPTED.append(parts)
+            elif transfer.nbytes < MAX_DRAINED:
                 # A peer that lives keeps what it sends until that is received, be it truncated.
                 self._drains = True
                 n_pieces = sum(len(wire.pieces(range(size))) for size in layout.large_sizes)
@@ -157,6 +165,8 @@ class Receiver:
                     while len(transfer.requests) < n_pieces:
                         transfer.requests.append(receive((bytearray(), self._byte), rank, tag))
             self._on_failure(f"MPI could not receive: {error!r}")
+            if is_interrupt:
+                raise
             return False
         return True
 

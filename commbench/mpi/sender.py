@@ -9,12 +9,9 @@ from typing import Any
 from commbench.mpi import wire
 from commbench.mpi.control import Control, Record, wake
 from commbench.mpi.engine import Engine
-from commbench.mpi.transfers import Transfer
+from commbench.mpi.transfers import INTERRUPTED, Transfer
 
 __all__ = ["ChannelClosedError", "Sender"]
-
-_INTERRUPTED: list[Any] = []
-"""Buffers for good: an interrupt may lose the request by which MPI reads one of them."""
 
 
 class ChannelClosedError(OSError):
@@ -105,7 +102,7 @@ class Sender:
             reason = f"MPI could not send: {str(error) or repr(error)}"
             self._on_failure(reason)
             if not isinstance(error, Exception):
-                _INTERRUPTED.append((header, large))
+                INTERRUPTED.append((header, large))
                 raise
             raise ChannelClosedError(reason) from error
         if self.peer_is_idle:

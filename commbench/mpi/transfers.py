@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from typing import Any
 
-__all__ = ["MAX_UNADMITTED", "MOVED_S", "SLICE_S", "Transfer", "Transfers"]
+__all__ = ["INTERRUPTED", "MAX_UNADMITTED", "MOVED_S", "SLICE_S", "Transfer", "Transfers"]
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +38,8 @@ MAX_MOVING = 32 * 2**20
 """The bytes of the admitted receives that still move, unless it is a single larger one."""
 STILL_S = 10e-3
 """Where nothing has moved for that long, others are admitted: the senders may stand still."""
+INTERRUPTED: list[Any] = []
+"""Buffers for good: an interrupt may lose the request by which MPI uses one of them."""
 
 
 class Transfer:

@@ -17,7 +17,7 @@ import pytest
 from scenarios import in_event_loop
 
 from commbench.mpi import channel as module
-from commbench.mpi import engine, sender, wire
+from commbench.mpi import engine, receiver, sender, wire
 from commbench.mpi.channel import Channel, ChannelClosedError
 from commbench.mpi.comm import MPIComm
 from commbench.mpi.control import Record
@@ -146,7 +146,7 @@ def interrupt(*_: Any) -> Any:
 async def test_an_interrupted_send_keeps_what_mpi_reads(
     n_sent: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sender, "_INTERRUPTED", kept := [])
+    monkeypatch.setattr(sender, "INTERRUPTED", kept := [])
     request, frame = Request(False), bytes(100_000)
     sends = iter([lambda: request] * n_sent + [interrupt])
     end = End(Communicator())
@@ -162,6 +162,44 @@ async def test_an_interrupted_send_keeps_what_mpi_reads(
     await end.ended()
 
 
+@pytest.mark.parametrize("step", ["test the header", "post", "test a frame"])
+@in_event_loop
+async def test_an_interrupted_receive_keeps_what_mpi_writes_to(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(receiver, "INTERRUPTED", kept := [])
+    targets = []
+
+    def receives(target: tuple[Any, Any], test: Callable[[], bool]) -> Any:
+        tests = iter([test])
+        targets.append(target[0])
+        return SimpleNamespace(Test=lambda: next(tests, pending)(), Cancel=lambda: None)
+
+    pending = Request(False).Test
+    if step == "test the header":
+        monkeypatch.setattr(Message, "Irecv", lambda _, target: receives(target, interrupt))
+    posts = iter([interrupt if step == "test a frame" else pending, pending])
+    end = End(Communicator(wire.pack([bytes(100_000)] * 2)[0], SMALL))
+
+    def post(target: tuple[Any, Any], *_: Any) -> Any:
+        return interrupt() if step == "post" and targets else receives(target, next(posts))
+
+    end.communicator.Irecv = post  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        await end.channel.receive()
+    (parked,) = end.channel.engine._parked
+    assert len(parked.requests) == len(targets) > 0
+    buffers = [parked.buffers] if step == "test the header" else parked.buffers
+    for target, buffer in zip(targets, buffers, strict=step != "post"):
+        assert np.shares_memory(np.asarray(target), np.asarray(buffer))
+    assert kept
+    with pytest.raises(ChannelClosedError, match="KeyboardInterrupt"):
+        await end.channel.receive()
+    assert not end.released
+    parked.requests.clear()
+    await end.ended()
+
+
 def test_an_interrupted_test_of_a_request_loses_no_transfer() -> None:
     transfers = Transfers()
     for test in (interrupt, lambda: False):
@@ -170,6 +208,15 @@ def test_an_interrupted_test_of_a_request_loses_no_transfer() -> None:
     with pytest.raises(KeyboardInterrupt):
         transfers.advance(0)
     assert list(transfers) == both
+
+
+@in_event_loop
+async def test_an_interrupted_start_loses_no_transfer() -> None:
+    running = Engine.for_loop(asyncio.get_running_loop())
+    transfer = Transfer([SimpleNamespace(Test=interrupt)], b"", 8, False, None)
+    with pytest.raises(KeyboardInterrupt):
+        running.start(transfer)
+    assert running._transfers.drop_all() == [transfer]
 
 
 @in_event_loop
