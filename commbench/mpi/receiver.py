@@ -18,6 +18,8 @@ __all__ = ["Receiver"]
 
 MAX_DRAINED = 2**44
 """Whoever announces a message of more bytes lies, and has not sent that many pieces."""
+DRAIN_S = 5.0
+"""How long to wait for the pieces of a message that can't be received: its sender may be dead."""
 
 
 class Receiver:
@@ -105,8 +107,11 @@ class Receiver:
         self._abandoned = True
         if (transfer := self._transfer) is None:
             then()
+        elif self._drains:
+            self._engine.park([transfer], then)
+            self._engine.loop.call_later(DRAIN_S, transfer.cancel)
         else:
-            self._engine.park([transfer], then, cancel=not self._drains)
+            self._engine.park([transfer], then, cancel=True)
 
     def _receives(
         self, nbytes: int, then: Callable[[], None], post: Callable[[], bool] | None = None

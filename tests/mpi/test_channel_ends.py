@@ -386,6 +386,24 @@ async def test_a_header_that_announces_exabytes_ends_the_channel_at_once() -> No
 
 
 @in_event_loop
+async def test_what_drains_a_message_that_never_comes_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def take(_: int) -> memoryview:
+        raise MemoryError
+
+    monkeypatch.setattr(receiver, "DRAIN_S", 0.05)
+    monkeypatch.setattr(receiver.BUFFERS, "take", take)
+    end = End(Communicator(np.array([1, 2**43], "u8").tobytes()))
+    with pytest.raises(ChannelClosedError, match="MemoryError"):
+        await end.channel.receive()
+    end.channel.on_lost("killed")
+    assert len(end.communicator.receives) == 2**13
+    assert not any(request.complete for request in end.communicator.receives)
+    await end.ended()
+
+
+@in_event_loop
 async def test_the_work_for_each_send_to_a_dead_peer_does_not_grow_with_their_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
