@@ -74,7 +74,7 @@ class MpiBackend(Backend):
         how = {
             device.DIRECT: "this MPI takes GPU memory as it is",
             device.STAGED: "this MPI is not CUDA-aware: GPU memory is staged in pinned host memory",
-            device.HOST: "an end had no CuPy when they met: Dask copies GPU memory to the host",
+            device.HOST: "an end had no CuPy, RMM or GPU when they met: Dask copies to the host",
         }[path]
         name = used.name if path == device.DIRECT else used.name + STAGED
         return Transport(name, f"{used.evidence}; {how}")
@@ -86,7 +86,7 @@ class MpiBackend(Backend):
         if transport.endswith(STAGED):
             return (
                 "mpi moves GPU memory by way of host memory: this MPI is not CUDA-aware, or an end "
-                "has no CuPy (docs/gpu.md)"
+                "has no CuPy, RMM or GPU (docs/gpu.md)"
             )
         return ""
 

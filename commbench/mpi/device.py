@@ -6,7 +6,7 @@ path       how a frame in GPU memory travels
 direct     MPI reads from and writes to GPU memory
 staged     copied to pinned host memory, sent, and copied to the GPU from pinned host memory
 host       Dask serializes it, which copies it to host memory: one of the ends has not loaded CuPy
-           (cuDF loads it), and may have no GPU
+           (cuDF loads it), or has no GPU or no RMM
 =========  ======================================================================================
 
 GPUs work asynchronously: a frame must be complete before it is sent, and a copy before the frame is
@@ -42,7 +42,9 @@ def path() -> str:
     # That RMM is loaded proves nothing: Dask's workers import it wherever it is installed. What
     # arrives needs it.
     has_rmm = "rmm" in sys.modules or importlib.util.find_spec("rmm") is not None
-    if "cupy" not in sys.modules or not has_rmm:
+    # CuPy can be imported without a driver, and lacks this function while it is imported.
+    has_gpu = getattr(sys.modules.get("cupy"), "is_available", bool)
+    if not has_rmm or not has_gpu():
         return HOST
     return DIRECT if is_cuda_aware() else STAGED
 

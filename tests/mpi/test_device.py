@@ -73,7 +73,11 @@ def test_process_that_has_not_loaded_cupy_sends_host_memory(
     monkeypatch.delitem(sys.modules, "cupy", raising=False)
     monkeypatch.setitem(sys.modules, "rmm", SimpleNamespace())
     assert device.path() == device.HOST
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace())
+    # Without a driver, and while it is imported.
+    for cupy in (SimpleNamespace(is_available=lambda: False), SimpleNamespace()):
+        monkeypatch.setitem(sys.modules, "cupy", cupy)
+        assert device.path() == device.HOST
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(is_available=lambda: True))
     for aware, path in ((True, device.DIRECT), (False, device.STAGED)):
         monkeypatch.setattr(device, "is_cuda_aware", lambda aware=aware: aware)
         assert device.path() == path
