@@ -21,7 +21,7 @@ from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from commbench import backends
+from commbench import backends, workloads
 from commbench.backends.base import Backend
 from commbench.errors import LaunchError, UnwritableError
 from commbench.harness.launch import ENDED, LOG, UNWRITABLE
@@ -177,7 +177,7 @@ def environment(launch: Launch, backend: Backend, scratch: Path) -> dict[str, st
     config = {dask_variable(key): repr(value) for key, value in given.items()}
     variables = backend.environment(case.cluster.device, scratch)
     launcher: Launcher = registry.load("launcher", case.cluster.launcher)()
-    pair = issubclass(registry.load("workload", case.workload), PairWorkload)
+    pair = issubclass(workloads.load(case.workload), PairWorkload)
     return {
         **(nanny_environment() if pair else launcher.environment(case.cluster)),
         **os.environ,
