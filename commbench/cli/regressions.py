@@ -156,7 +156,7 @@ def _show(compared: ComparedRuns, form: str, *, failed: bool = False) -> int:
         return REGRESSION
     if failed:
         return 1
-    return UNDECIDED if any(map(compared.fails, compared.comparisons)) else 0
+    return UNDECIDED if compared.outcome == "undecided" and compared.undecided_fail else 0
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 
 from commbench import stats
 from commbench.analysis import warnings
@@ -14,12 +15,11 @@ from commbench.analysis.references import Check
 from commbench.analysis.run import Run
 from commbench.machine import cores
 from commbench.model import Comparison, Manifest
-from commbench.model.units import format_bytes, format_seconds
+from commbench.model.units import format_bytes, format_message_size, format_seconds
 from commbench.reports import json, junit, markdown, terminal
 from commbench.reports.sections import Table, plural, some, started_at
 from commbench.reports.sections.differences import (
     VERDICT_COLUMNS,
-    message_size,
     note,
     times,
     verdict_cells,
@@ -29,6 +29,7 @@ from commbench.stats.selection import good_launches
 
 _MOST_NAMED = 4
 _MAX_ITERATIONS_RATIO = 2.0
+_PASSES = "This passes, except with --undecided fail"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,14 +60,32 @@ class ComparedRuns:
         """``slower`` if a case is that, else ``undecided`` if one is that, else ``not slower``."""
         if self.with_verdict("slower"):
             return "slower"
-        return "undecided" if self.with_verdict("inconclusive") else "not slower"
+        is_undecided = self.with_verdict("inconclusive") or self.without_control
+        return "undecided" if is_undecided else "not slower"
+
+    @property
+    def undecided_fail(self) -> bool:
+        """Whether undecided cases of these runs are failures."""
+        is_blind = all(math.isinf(each.detectable) for each in self.comparisons)
+        return self.on_undecided == "fail" or (is_blind and self.on_undecided is None)
 
     def fails(self, comparison: Comparison) -> bool:
         """Return whether a case of these runs is a failure."""
-        if comparison.verdict != "inconclusive" or self.on_undecided == "pass":
-            return comparison.verdict == "slower"
-        is_blind = all(math.isinf(each.detectable) for each in self.comparisons)
-        return is_blind or self.on_undecided == "fail"
+        if comparison.verdict == "inconclusive":
+            return self.undecided_fail
+        return comparison.verdict == "slower"
+
+    @cached_property
+    def without_control(self) -> dict[str, str]:
+        """The workload of each case that has no comparison, because a run lacks its control."""
+        if not self.control:
+            return {}
+        given = self.control, self.baseline, self.candidate, self.match.same
+        return {
+            self._case(side.case.id, side.case.variant, side.layer, side.payload_bytes):
+            side.case.workload
+            for side in stats.without_control(*given)
+        }  # fmt: skip
 
     @property
     def lost(self) -> list[str]:
@@ -91,14 +110,20 @@ class ComparedRuns:
             ("Faster", ("faster",), ""), ("Same", ("same",), ""),
         )  # fmt: skip
         lines = []
+        n_cases = len(self.comparisons) + len(self.without_control)
         for title, verdicts, end in groups:
             if cases := self.with_verdict(*verdicts):
                 if title in ("Slower", "Faster"):
                     cases.sort(key=lambda c: -abs(math.log(c.ratio)))
                 named = some([self._named(c) for c in cases], _MOST_NAMED)
-                every = len(cases) == len(self.comparisons) > 1
+                every = len(cases) == n_cases > 1
                 which = "" if every and title in ("Undecided", "Same") else f": {named}"
-                lines.append(f"{title}: {len(cases)} of {self._count}{which}{end}.")
+                lines.append(f"{title}: {len(cases)} of {plural(n_cases, 'case')}{which}{end}.")
+        if rest := [*self.without_control]:
+            count = f"{len(rest)} of {plural(n_cases, 'case')}"
+            line = f"Not compared: {count}: {some(rest, _MOST_NAMED)}."
+            line += f" A run has no time of {self.control} in their blocks."
+            lines.append(line + f" {_PASSES}." * (not self.undecided_fail))
         if self.lost:
             which = f"in the {self.sides[1]} run"
             lines.append(f"Lost: {some(self.lost, _MOST_NAMED)}: no launch ended well {which}.")
@@ -127,7 +152,7 @@ class ComparedRuns:
             missed = f"Slowdowns below {max(ratios):.2f}× can be missed. " if ratios else ""
             sentences.append(f"{missed}More --launches can decide, or a quieter machine")
         if undecided and not any(map(self.fails, undecided)):
-            sentences.append("This passes, except with --undecided fail")
+            sentences.append(_PASSES)
         return ". ".join(sentences)
 
     def _other_bytes(self) -> Iterator[str]:
@@ -160,10 +185,15 @@ class ComparedRuns:
 
     def case(self, comparison: Comparison) -> str:
         """Return the task, the backend, the layer and the size of a comparison."""
-        over = f"{self.baseline.case_labels[comparison.baseline_id]} {comparison.candidate}"
-        if comparison.layer == "workload":
+        c = comparison
+        return self._case(c.baseline_id, c.candidate, c.layer, c.payload_bytes)
+
+    def _case(self, case_id: str, variant: str, layer: str, payload_bytes: int) -> str:
+        over = f"{self.baseline.case_labels[case_id]} {variant}"
+        if layer == "workload":
             return over
-        return f"{over} {comparison.layer} {message_size(self.baseline, comparison)}"
+        size = self.baseline.message_bytes(case_id, layer, payload_bytes)
+        return f"{over} {layer} {format_message_size(size)}"
 
     @property
     def names(self) -> str:
@@ -287,6 +317,12 @@ def _junit(runs: ComparedRuns) -> str:
         else:
             junit.add_element(case, "system-out", text)
         cases.append(case)
+    for name, workload in runs.without_control.items():
+        case = junit.case(name, workload)
+        text = f"not compared: a run has no time of {runs.control} in its blocks"
+        kind = "failure" if runs.undecided_fail else "skipped"
+        junit.add_element(case, kind, "", type="control", message=text)
+        cases.append(case)
     for name in runs.lost:
         case = junit.case(name, name.split()[0])
         junit.add_element(case, "error", "", type="launch", message="no launch ended well")
@@ -306,6 +342,7 @@ def _json(runs: ComparedRuns) -> str:
             "alone": list(runs.match.alone),
             "lost": runs.lost,
             "control": runs.control or None,
+            "without_control": [*runs.without_control],
             "warnings": runs.warnings,
             "comparisons": [asdict(comparison) | no_times for comparison in runs.comparisons],
         }

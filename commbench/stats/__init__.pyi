@@ -1,6 +1,13 @@
 # The public names and where they are defined; `lazy_loader` imports each when it is first used.
 
-from .comparison import MIN_EFFECT, MIN_SESSIONS, between, comparisons, least_launches
+from .comparison import (
+    MIN_EFFECT,
+    MIN_SESSIONS,
+    between,
+    comparisons,
+    least_launches,
+    without_control,
+)
 from .efficiency import scaling
 from .inference import CONFIDENCE, MIN_LAUNCHES, median_interval
 from .layers import LATENCY_MODES, additions, load_bandwidths, pingpong_mode, shown_sizes
@@ -38,5 +45,5 @@ __all__ = [
     "moved_bytes", "next_block", "outer_regions", "pair_bandwidths", "pingpong_mode",
     "profile_shares", "published_comparisons", "ratios", "reproduced", "scaling", "shown_sizes",
     "shuffles", "slow_latencies", "slow_pairs", "spreads", "summaries", "timed", "typical_sample",
-    "undecided", "unknown", "worker_profiles", "worker_times",
+    "undecided", "unknown", "without_control", "worker_profiles", "worker_times",
 ]  # fmt: skip

@@ -173,6 +173,27 @@ def relative_to(control: str, every: Iterable[Side]) -> list[Side]:
     return relative
 
 
+def without_control(
+    control: str, baseline: Run, candidate: Run, same: Mapping[str, str]
+) -> list[Side]:
+    """Return the sides of `baseline` that both runs measured, but one without the control.
+
+    The control's sides are none of them. The other parameters are those of `between`.
+    """
+    news = sides(candidate)
+    measured = {_key(side) for side in news}
+    old_keys, new_keys = (
+        {_key(side) for side in relative_to(control, every)} for every in (sides(baseline), news)
+    )
+    return [
+        side
+        for side in sides(baseline)
+        if (key := (same.get(side.case.id, ""), side.layer, side.payload_bytes)) in measured
+        and not (_key(side) in old_keys and key in new_keys)
+        and control not in (side.case.backend, side.case.variant)
+    ]
+
+
 def between(
     baseline: Run, candidate: Run, same: Mapping[str, str],
     min_effect: float = MIN_EFFECT, *, interleaved: bool = False, control: str = "",

@@ -92,6 +92,42 @@ def test_launches_are_compared_with_the_control_of_their_block(old, tmp_path):
     assert content["comparisons"][0]["verdict"] == "same"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "status", "kind"), [((), 0, "skipped"), (("--undecided", "fail"), 4, "failure")]
+)
+def test_cases_without_the_control_are_undecided(arguments, status, kind, tmp_path):
+    """They may have become slower, which nothing here can tell."""
+    alone = builders.case("ucx", "transpose-sum")
+    old = write(tmp_path, "old", cases=(*CASES, alone))
+    slower = builders.launches(alone, [3 * value for value in STEADY])
+    new = builders.written(
+        tmp_path, (*CASES, alone),
+        [*slower, *(r for case in CASES for r in builders.launches(case, STEADY))],
+        id="new", environment=MACHINE,
+    ).path  # fmt: skip
+    given = ("--control", "tcp", *arguments)
+    code, content = compared(old, new, *given)
+    assert (code, content["outcome"]) == (status, "undecided")
+    assert content["without_control"] == ["transpose-sum ucx"]
+    text = " ".join(compare(old, new, *given).stdout.split())
+    assert "Same: 1 of 2 cases: merge ucx." in text
+    assert "Not compared: 1 of 2 cases: transpose-sum ucx. A run has no time of tcp" in text
+    assert ("This passes, except with --undecided fail" in text) == (status == 0)
+    suite = ElementTree.fromstring(compare(old, new, *given, "--format", "junit").stdout)
+    kinds = {case.get("name"): [child.tag for child in case] for case in suite}
+    assert kinds == {"merge ucx": ["system-out"], "transpose-sum ucx": [kind]}
+    # Of messages, each layer and size has its own control.
+    pings = [builders.case(backend, "pingpong") for backend in ("tcp", "ucx")]
+    records = [
+        builders.message(case, value, size, launch=launch)
+        for case, sizes in zip(pings, ([1], [1, 8192]), strict=True)
+        for size in sizes for launch, value in enumerate(STEADY)
+    ]  # fmt: skip
+    path = builders.written(tmp_path, pings, builders.ended(records), id="sizes").path
+    code, content = compared(path, path, *given)
+    assert (code, content["without_control"]) == (status, ["pingpong ucx comm 8 KiB"])
+
+
 def test_a_control_that_is_no_backend_of_both_runs_is_refused(old, tmp_path):
     new = write(tmp_path, "new")
     result = compare(old, new, "--control", "mpi")

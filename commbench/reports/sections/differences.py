@@ -146,11 +146,6 @@ def name(case: Case) -> str:
     return replace(case, varied=others).variant or case.variant
 
 
-def message_size(run: Run, comparison: Comparison) -> str:
-    """Return the size of the compared messages, or of a pair's block of all-to-all."""
-    return format_message_size(_message_bytes(run, comparison))
-
-
 def _message_bytes(run: Run, c: Comparison) -> int:
     return run.message_bytes(c.baseline_id, c.layer, c.payload_bytes)
 
