@@ -209,7 +209,10 @@ def new_run_id(name: str, output: Path) -> str:
         candidate = stem if number == 1 else f"{stem}-{number}"
         try:
             (output / candidate).mkdir(parents=True)
-        except FileExistsError:
+        except FileExistsError as error:
+            # The folder itself may be a link to nothing.
+            if not output.is_dir():
+                raise _not_made(output, error) from error
             number += 1
         except OSError as error:
             raise _not_made(output / candidate, error) from error

@@ -15,7 +15,7 @@ import pyarrow.parquet
 import pytest
 
 from commbench import Run, load, model
-from commbench.errors import ResultsError, UsageError
+from commbench.errors import ResultsError, UnwritableError, UsageError
 from commbench.store import parts, records
 from commbench.store.directory import RunStore, new_run_id
 from commbench.store.records import TABLES
@@ -284,6 +284,12 @@ def test_output_that_is_a_file_is_refused(create, tmp_path):
     output.write_text("")
     with pytest.raises(ResultsError, match=r"can't make .*file/.*Not a directory.*--output"):
         create(output)
+
+
+def test_output_that_is_a_link_to_nothing_is_refused(tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    with pytest.raises(UnwritableError, match=r"can't make .*link: File exists"):
+        new_run_id("merge", tmp_path / "link")
 
 
 def test_report_that_cannot_be_written_is_an_error(tmp_path):
