@@ -154,7 +154,7 @@ def _show(compared: ComparedRuns, form: str, *, failed: bool = False) -> int:
     click.echo(verdicts.COMPARISON_FORMATS[form](compared), nl=False)
     if compared.outcome == "slower":
         return REGRESSION
-    if failed:
+    if failed or compared.lost:
         return 1
     return UNDECIDED if compared.outcome == "undecided" and compared.undecided_fail else 0
 

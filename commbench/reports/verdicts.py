@@ -88,14 +88,14 @@ class ComparedRuns:
         }  # fmt: skip
 
     @property
-    def lost(self) -> list[str]:
-        """The cases of which launches ended well in the baseline, and none in the candidate."""
+    def lost(self) -> dict[str, str]:
+        """The workload of each case with launches that ended well in the baseline alone."""
         first, second = map(good_launches, (self.baseline, self.candidate))
-        return [
-            self.baseline.case_names[old]
+        return {
+            self.baseline.case_names[old]: self.baseline.cases[old].workload
             for old, new in self.match.same.items()
             if old in first and new not in second
-        ]
+        }
 
     @property
     def _count(self) -> str:
@@ -126,7 +126,7 @@ class ComparedRuns:
             lines.append(line + f" {_PASSES}." * (not self.undecided_fail))
         if self.lost:
             which = f"in the {self.sides[1]} run"
-            lines.append(f"Lost: {some(self.lost, _MOST_NAMED)}: no launch ended well {which}.")
+            lines.append(f"Lost: {some([*self.lost], _MOST_NAMED)}: no launch ended well {which}.")
         return [*lines, *self._other_bytes()]
 
     def _remedy(self) -> str:
@@ -323,8 +323,8 @@ def _junit(runs: ComparedRuns) -> str:
         kind = "failure" if runs.undecided_fail else "skipped"
         junit.add_element(case, kind, "", type="control", message=text)
         cases.append(case)
-    for name in runs.lost:
-        case = junit.case(name, name.split()[0])
+    for name, workload in runs.lost.items():
+        case = junit.case(name, workload)
         junit.add_element(case, "error", "", type="launch", message="no launch ended well")
         cases.append(case)
     return junit.document(runs.candidate.manifest, cases)
@@ -340,7 +340,7 @@ def _json(runs: ComparedRuns) -> str:
             "candidate": runs.candidate.manifest.id,
             "differences": [asdict(difference) for difference in runs.match.differences],
             "alone": list(runs.match.alone),
-            "lost": runs.lost,
+            "lost": [*runs.lost],
             "control": runs.control or None,
             "without_control": [*runs.without_control],
             "warnings": runs.warnings,

@@ -278,6 +278,23 @@ def test_a_case_of_which_all_launches_failed_in_one_run_fails(old, tmp_path, for
         assert "the second run: 6 of 12 launches failed" in " ".join(result.stdout.split())
 
 
+@pytest.mark.parametrize("form", ["terminal", "junit", "json"])
+def test_a_case_that_has_no_launch_in_the_second_run_fails(tmp_path, form):
+    cases = (CASES[0], builders.case("tcp", "my code"))
+    old = write(tmp_path, "old", cases=cases)
+    records = builders.launches(cases[0], STEADY)
+    new = builders.written(tmp_path, cases, records, id="new", environment=MACHINE).path
+    result = compare(old, new, "--format", form)
+    assert result.exit_code == 1
+    if form == "terminal":
+        assert "Lost: my code over tcp: no launch ended well in the second run." in result.stdout
+    elif form == "junit":
+        (lost,) = ElementTree.fromstring(result.stdout).findall("testcase[error]")
+        assert lost.get("classname") == "commbench.my code"
+    else:
+        assert json.loads(result.stdout)["lost"] == ["my code over tcp"]
+
+
 def test_too_few_launches_for_a_verdict_are_named(tmp_path):
     """Holm's correction for many cases may leave no room for any verdict."""
     case = builders.case("tcp", "pingpong")
