@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import threading
 from typing import Any
 
 import click
 
 from commbench.cli import run_command
+from commbench.cli.main import ARGUMENTS
 from commbench.errors import UnknownNameError, UsageError
 from commbench.harness import options
 from commbench.machine.topology.workers import LINK_CLASSES, UNKNOWN, rank
@@ -62,7 +62,7 @@ def _links(ctx: click.Context, /, form: str, **given: Any) -> None:
     from commbench.reports.links import FAULTY, FINE, LinkReport
 
     _complete(given)
-    call = ctx.obj = run_command.Call(sys.argv[1:], threading.Event())
+    call = ctx.obj = run_command.Call(ctx.meta[ARGUMENTS], threading.Event())
     status = run_command.measure_workload(Links.name, given)
     if status or call.run is None:
         if call.run is not None:

@@ -40,10 +40,16 @@ _COMMANDS = {
     "list": "main:list_",
 }
 """The commands, each imported when it is called."""
+ARGUMENTS = "commbench.arguments"
+"""The key of the arguments in ``ctx.meta``; `sys.argv` has more in ``dask commbench``."""
 
 
 class _Group(click.Group):
     """A group that imports commands when they are called, and shows errors as one message."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        ctx.meta[ARGUMENTS] = [*args]
+        return super().parse_args(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in _COMMANDS:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from statistics import mean
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from commbench import load
+from commbench.cli.main import ARGUMENTS
 from commbench.cli.results import PATH
 from commbench.errors import UsageError
 from commbench.harness.options import COUNT, POSITIVE, RUN, SHARE
@@ -208,7 +208,7 @@ def ab(
                 launches=launches,
                 seed=seed,
                 output=output,
-                command=shlex.join(["commbench", *sys.argv[1:]]),
+                command=shlex.join(["commbench", *ctx.meta[ARGUMENTS]]),
             )
             _warn_of_change(arguments[0], experiment.environments)
             with closing(experiments.measure(experiment)) as blocks:

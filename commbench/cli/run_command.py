@@ -15,6 +15,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from commbench import load, workloads
+from commbench.cli.main import ARGUMENTS
 from commbench.errors import UnknownNameError, UsageError
 from commbench.harness import interrupts, options
 from commbench.model import Launch, Manifest, Suite, registry
@@ -164,7 +165,7 @@ def start(suite: Suite, given: dict[str, Any]) -> int:
     from commbench.workloads import user_code
 
     call = _call()
-    arguments = call.arguments if call else sys.argv[1:]
+    arguments = call.arguments if call else click.get_current_context().meta[ARGUMENTS]
     options.validate_verbosity(given)
     seed = suite.cases[0].seed
     if given.get("dry_run"):

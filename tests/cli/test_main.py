@@ -3,12 +3,17 @@
 import subprocess
 import sys
 
+import click
 import processes
 import pytest
+from click.testing import CliRunner
 from processes import invoke, usage_error
 
-from commbench import __version__
+from commbench import __version__, load
+from commbench.cli import run_command
 from commbench.cli.main import main
+from commbench.errors import UsageError
+from commbench.studies import ab
 
 
 @pytest.mark.parametrize(
@@ -60,3 +65,30 @@ def test_command_line_starts_as_a_module_and_from_dask(command):
     )  # fmt: skip
     assert "--frac-match" in ended.stdout
     assert ended.stderr == ""
+
+
+def test_dask_is_no_part_of_the_recorded_command(tmp_path, monkeypatch, simulated, no_figures):
+    recorded = []
+
+    def measure_workload(name, given):
+        recorded.append(" ".join(click.get_current_context().obj.arguments))
+        return 1
+
+    def measure(experiment):
+        recorded.append(experiment.command)
+        raise UsageError
+
+    def call(line):
+        dask = click.Group("dask", commands={"commbench": main})
+        CliRunner().invoke(dask, line.split()[1:], catch_exceptions=False)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(run_command, "measure_workload", measure_workload)
+        call(links := "dask commbench links --workers 3")
+        patch.setattr(ab, "measure", measure)
+        call(sides := f"dask commbench ab --base {sys.executable} --head {sys.executable} merge")
+    line = "dask commbench run merge --backends fake --launches 1 --iterations 1 -q --output"
+    call(f"{line} {tmp_path}")
+    (path,) = tmp_path.iterdir()
+    assert f"dask {load(path).manifest.command}" == f"{line} {tmp_path}"
+    assert recorded == [links.removeprefix("dask commbench "), sides.removeprefix("dask ")]
