@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import sys
 from collections import defaultdict
+from contextlib import suppress
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
@@ -43,6 +47,8 @@ _COMMANDS = {
 ARGUMENTS = "commbench.arguments"
 """The key of the arguments in ``ctx.meta``; `sys.argv` has more in ``dask commbench``."""
 
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
 
 class _Group(click.Group):
     """A group that imports commands when they are called, and shows errors as one message."""
@@ -67,6 +73,14 @@ class _Group(click.Group):
             if isinstance(error, UnwritableError | LaunchError):
                 raise click.ClickException(str(error)) from error
             raise click.UsageError(str(error)) from error
+        except OSError as error:
+            # That of a file has its name. Where nobody reads, click ends without a message.
+            if error.filename is not None or error.errno not in _FULL:
+                raise
+            # What is left in the buffer would be an error again at exit.
+            with suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise click.ClickException(f"can't write the output: {error.strerror}") from error
         except KeyboardInterrupt:
             interrupts.ignore()
             click.echo("interrupted", err=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -71,7 +72,7 @@ def record(
             f"profile has no option {script}: it runs a script as it is, whose options follow its "
             "name; commbench run SCRIPT.py compares backends and settings"
         )
-    if not script.is_file():
+    if not os.path.isfile(script):
         raise UsageError(f"there is no file {script}; name a Python script")
     run, error = profile_script(script, arguments, output, scheduler, anonymize)
     status = _report_end(error)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -14,7 +15,7 @@ from commbench import load
 from commbench.cli.main import ARGUMENTS
 from commbench.cli.results import PATH
 from commbench.errors import UsageError
-from commbench.harness.options import COUNT, POSITIVE, RUN, SHARE
+from commbench.harness.options import COUNT, POSITIVE, RUN, SHARE, runs_in
 from commbench.model.units import format_duration
 from commbench.store import files
 
@@ -111,8 +112,7 @@ def _sessions(folder: Path, old: Run, new: Run) -> list[Run]:
     from commbench.analysis import comparability, warnings
     from commbench.reports.sections import plural
 
-    paths = sorted(path.parent for path in folder.glob("*/run.json"))
-    runs = [load(path) for path in paths if path.resolve() != new.path.resolve()]
+    runs = [load(path) for path in runs_in(folder) if path.resolve() != new.path.resolve()]
     matches = [(run, comparability.match(old.manifest, run.manifest)) for run in runs]
     alike = [run for run, match in matches if match.same and not match.differences]
     n_days = len({run.manifest.started_at[:10] for run in alike})
@@ -253,7 +253,7 @@ def _warn_of_change(name: str, environments: Mapping[str, Environment]) -> None:
     from commbench.studies import commits
 
     names = [side.commit for side in environments.values()]
-    if Path(name).is_file() and all(names) and commits.differs(Path(name), names):
+    if os.path.isfile(name) and all(names) and commits.differs(Path(name), names):
         _echo_error(
             f"warning: {name} differs between the commits, and both sides use the file in the "
             "current folder: what changed in it is not measured"
@@ -310,7 +310,7 @@ def check(
         raise UsageError("--junit has what --reference finds; leave it out of --write-reference")
     data = load(run)
     if write_reference is not None:
-        if write_reference.exists():
+        if os.path.exists(write_reference):
             raise UsageError(f"{write_reference} exists; name another file, or remove it")
         files.write(write_reference, references.render_references(data))
         click.echo(write_reference)

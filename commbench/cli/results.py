@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,7 +70,7 @@ def open_(run: Path) -> None:
     import webbrowser
 
     page = run / "report.html"
-    if not page.exists():
+    if not os.path.exists(page):
         files.write(page, registry.load("report", "html")(load(run)))
     click.echo(page)
     webbrowser.open(page.absolute().as_uri())

@@ -7,6 +7,8 @@ the file's values apply.
 
 from __future__ import annotations
 
+import glob
+import os
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -58,11 +60,11 @@ class _RunPath(click.Path):
     """The directory of a run, or ``latest``: that of the newest one in ``results/``."""
 
     def convert(self, value: Any, param: Any, ctx: Any) -> Any:
-        if isinstance(value, str) and not (Path(value) / "run.json").exists():
-            if (Path("results") / value / "run.json").exists():
+        if isinstance(value, str) and not os.path.exists(Path(value, "run.json")):
+            if os.path.exists(Path("results", value, "run.json")):
                 return super().convert(str(Path("results") / value), param, ctx)
             folder = Path("results" if value == LATEST else value)
-            made = _runs(folder)
+            made = runs_in(folder)
             if value == LATEST and made:
                 value = made[-1]
             elif value == LATEST:
@@ -75,10 +77,10 @@ class _RunPath(click.Path):
         return super().convert(value, param, ctx)
 
 
-def _runs(folder: Path) -> list[Path]:
+def runs_in(folder: Path) -> list[Path]:
     """Return the directories of the runs in `folder`; the newest is the last."""
     # Names begin with the time of the start.
-    return sorted(path.parent for path in folder.glob("*/run.json"))
+    return sorted((folder / name).parent for name in glob.glob("*/run.json", root_dir=folder))
 
 
 RUN = _RunPath(path_type=Path)
@@ -499,6 +501,6 @@ def overrides(given: dict[str, Any]) -> dict[str, Any]:
         for name, how in ClusterSpec.settings("size", "launcher", "gpu").items()
     }
     values["launcher_options"] = dict(values["launcher_options"] or ()) or None
-    if values["scheduler"] and Path(values["scheduler"]).is_file():
+    if values["scheduler"] and os.path.isfile(values["scheduler"]):
         values["scheduler"] = str(Path(values["scheduler"]).resolve())
     return {name: value for name, value in values.items() if value is not None}

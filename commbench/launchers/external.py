@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -122,7 +123,7 @@ def scheduler_address(scheduler: str) -> str:
         return scheduler
     host, _, port = scheduler.rpartition(":")
     # Dask takes HOST:PORT for tcp, too.
-    if host and port.isdecimal() and not Path(scheduler).exists():
+    if host and port.isdecimal() and not os.path.exists(scheduler):
         return f"tcp://{scheduler}"
     try:
         address = json.loads(Path(scheduler).read_text(encoding="utf-8"))["address"]

@@ -211,7 +211,7 @@ def new_run_id(name: str, output: Path) -> str:
             (output / candidate).mkdir(parents=True)
         except FileExistsError as error:
             # The folder itself may be a link to nothing.
-            if not output.is_dir():
+            if not os.path.isdir(output):
                 raise _not_made(output, error) from error
             number += 1
         except OSError as error:

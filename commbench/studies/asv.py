@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -121,7 +122,7 @@ def describe_machine(run: Manifest, name: str | None, results: Path) -> dict[str
             "digits, '.' and '-': --machine NAME"
         )
     file = results / name / "machine.json"
-    if file.exists():
+    if os.path.exists(file):
         fields = {key: str(value) for key, value in _read(file).items() if key != "version"}
         return {**fields, "machine": name}
     kernel = str(recorded(run.environment, "host.kernel") or "")
@@ -181,7 +182,7 @@ def write(run: Run, results: Path, machine: Mapping[str, str], commit: Commit) -
     version = python[0] if python else ""
     env_name = f"commbench-py{version}"
     file = results / machine["machine"] / f"{commit.hash[:8]}-{env_name}.json"
-    stored = _read(file) if file.exists() else {}
+    stored = _read(file) if os.path.exists(file) else {}
     rows = _rows(stored)
     for name, cells in by_benchmark.items():
         old, known = rows.get(name, {}), {}
@@ -218,7 +219,7 @@ def join(results: Path, benchmarks: Iterable[Mapping[str, Any]]) -> None:
     ``asv publish`` shows the benchmarks in that file.
     """
     file = results / "benchmarks.json"
-    listed = _read(file) if file.exists() else {}
+    listed = _read(file) if os.path.exists(file) else {}
     for entry in benchmarks:
         name, old = entry["name"], listed.get(entry["name"])
         if old is None:

@@ -78,7 +78,7 @@ def environ() -> dict[str, str]:
 def _look_up(side: str, name: str) -> Environment:
     """Return the Python or the commit called `name`; a commit has no Python yet."""
     python = Path(name)
-    if python.is_file():
+    if os.path.isfile(python):
         if not os.access(python, os.X_OK):
             raise UsageError(f"--{side} {name} is no Python; give an environment's bin/python")
         return Environment(python)

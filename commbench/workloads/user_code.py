@@ -174,7 +174,7 @@ def normalize(name: str, folder: Path = Path()) -> str:
     """
     if not name.endswith(".py"):
         return name
-    path = (folder / Path(name).expanduser()).resolve()
+    path = (folder / os.path.expanduser(name)).resolve()
     for base, prefix in ((Path.cwd(), ""), (Path.home().resolve(), "~/")):
         if path.is_relative_to(base):
             return f"{prefix}{path.relative_to(base)}"
@@ -218,9 +218,9 @@ def workload(name: str) -> type[UserCode]:
 
 def _source(name: str) -> _Source:
     if name.endswith(".py"):
-        file = Path(name).expanduser().resolve()
-        if not file.is_file():
-            problem = "is a folder" if file.is_dir() else "does not exist"
+        file = Path(os.path.expanduser(name)).resolve()
+        if not os.path.isfile(file):
+            problem = "is a folder" if os.path.isdir(file) else "does not exist"
             raise UsageError(f"the script {name} {problem}; name a Python file")
         return _Source(name, file, _MAIN, is_script=True)
     module, _, function = name.partition(":")
@@ -229,7 +229,7 @@ def _source(name: str) -> _Source:
             f"{name}: of a script main(client) is called, so write {module}; of another function "
             f"write module:function, such as {Path(module).stem}:{function or _MAIN}"
         )
-    existing = [path for path in _candidates(module) if path.is_file()]
+    existing = [path for path in _candidates(module) if os.path.isfile(path)]
     if not existing:
         raise UsageError(
             f"{name}: there is no Python module {module or repr(module)} here or among the "

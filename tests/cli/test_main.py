@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
+import builders
 import click
 import processes
 import pytest
@@ -29,6 +31,45 @@ from commbench.studies import ab
 )
 def test_command_without_a_valid_object_is_refused(arguments, message):
     assert message in usage_error(invoke(*arguments.split()))
+
+
+LONG = "a" * 300
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (f"report {LONG}", 2, "File name too long"),
+        (f"open {LONG}", 2, "File name too long"),
+        (f"run {LONG}.py", 2, "does not exist"),
+        ("run ~no-such-user/x.py", 2, "does not exist"),
+        (f"profile {LONG}.py", 2, "there is no file"),
+        (f"ab --base {LONG} merge", 2, "is neither a Python nor a commit"),
+        (f"run merge --launcher external --scheduler {LONG}", 2, "File name too long"),
+        (f"compare RUN RUN --history {LONG}", 2, "has 0 of 0 runs"),
+        (f"check RUN --write-reference {LONG}", 1, "File name too long"),
+        (f"export RUN --output {LONG} --commit HEAD --force", 1, "File name too long"),
+    ],
+)
+def test_a_name_that_no_file_can_have_is_refused(arguments, status, message, tmp_path):
+    """As a name in a folder that only another user may search."""
+    case = builders.case()
+    given = {"environment": {"host": {"name": "node1"}}}
+    path = builders.written(tmp_path, [case], builders.launches(case, [1.0] * 6), **given).path
+    result = invoke(*arguments.replace("RUN", str(path)).split())
+    assert result.exit_code == status
+    assert isinstance(result.exception, SystemExit)
+    assert message in result.stderr
+
+
+def test_output_that_cannot_be_written_is_one_message():
+    with Path("/dev/full").open("w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "commbench.cli", "list"],
+            stdout=full, stderr=subprocess.PIPE, text=True, timeout=processes.PATIENCE_SECONDS,
+        )  # fmt: skip
+    assert ended.returncode == 1
+    assert ended.stderr == "Error: can't write the output: No space left on device\n"
 
 
 def test_list_has_all_kinds_of_plugins():

@@ -359,7 +359,7 @@ def test_latest_is_the_newest_run_in_results(arguments, results, monkeypatch):
     text = invoke(*arguments.split()).output
     assert "20260101" not in text
     assert "there is no run in results/" not in text
-    monkeypatch.setattr("commbench.harness.options._runs", lambda _: [])
+    monkeypatch.setattr("commbench.harness.options.runs_in", lambda _: [])
     result = invoke(*arguments.split())
     assert result.exit_code == 2
     assert "there is no run in results/ yet" in result.output
