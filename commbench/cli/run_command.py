@@ -16,7 +16,7 @@ from click.shell_completion import CompletionItem
 
 from commbench import load, workloads
 from commbench.cli.main import ARGUMENTS
-from commbench.errors import UnknownNameError, UsageError
+from commbench.errors import CommbenchError, UnknownNameError, UsageError
 from commbench.harness import interrupts, options
 from commbench.model import Launch, Manifest, Suite, registry
 
@@ -50,7 +50,29 @@ class _RunGroup(click.Group):
         del ctx
         return [*registry.names("workload"), *registry.suites()]
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands, those that can't be imported with the reason."""
+        names = self.list_commands(ctx)
+        limit = formatter.width - 6 - max(map(len, names))
+        rows = []
+        for name in names:
+            try:
+                command = self.get_command(ctx, name)
+                rows.append((name, command.get_short_help_str(limit) if command else ""))
+            except CommbenchError as error:
+                rows.append((name, str(error)))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        try:
+            return self._command(ctx, cmd_name)
+        except CommbenchError:
+            if ctx.resilient_parsing:
+                return None
+            raise
+
+    def _command(self, ctx: click.Context, cmd_name: str) -> click.Command:
         from commbench.workloads import user_code
 
         if cmd_name.endswith(".toml"):
@@ -61,8 +83,6 @@ class _RunGroup(click.Group):
             return _suite_command(cmd_name, path)
         if user_code.is_named_by(cmd_name):
             return _workload_command(user_code.normalize(cmd_name))
-        if ctx.resilient_parsing:
-            return None
         raise UnknownNameError("workload or suite", cmd_name, self.list_commands(ctx))
 
 

@@ -17,7 +17,7 @@ from processes import draw_only, invoke, report, usage_error
 from commbench import load
 from commbench.backends.base import Unavailability
 from commbench.cli.main import main
-from commbench.errors import LaunchError, ResultsError, VerificationError
+from commbench.errors import LaunchError, ResultsError, UnavailableError, VerificationError
 from commbench.harness import cases, options, runner
 from commbench.store import parts
 from commbench.store.directory import RunStore
@@ -386,6 +386,20 @@ def test_open_writes_and_shows_the_page_of_the_latest_run(results, monkeypatch):
 def completed(words, incomplete):
     complete = ShellComplete(main, {}, "commbench", "_COMMBENCH_COMPLETE")
     return {item.value for item in complete.get_completions(words.split(), incomplete)}
+
+
+def test_a_workload_that_cannot_be_imported_hides_no_other(installed):
+    problem = UnavailableError("workload broken", "its library is missing", "install it")
+    installed("workload", {"broken": problem})
+    result = invoke("run", "--help")
+    assert result.exit_code == 0
+    text = " ".join(result.stdout.split())
+    assert " broken workload broken is unavailable: its library is missing. To have it: in" in text
+    assert " merge inner join of two data frames" in text
+    assert "merge" in completed("run", "")
+    assert "broken" not in completed("run", "")
+    assert completed("run broken", "--backe") == completed("run missing.py", "--backe")
+    assert "its library is missing" in usage_error(invoke("run", "broken", "--rows", 5))
 
 
 def test_commands_names_and_options_are_completed():
