@@ -139,14 +139,21 @@ def profile_script(
     (ProfiledRun or None, BaseException or None)
         The run, unless the script has connected no client, and the exception that ended the script,
         ``SystemExit`` for example.
+
+    Raises
+    ------
+    UnwritableError
+        If the directory of a run can't be made; the script has not run.
     """
     import dask
     from distributed import Client
     from distributed.deploy import Cluster
 
-    watch = _FirstClient(
-        "script" if anonymize else script.stem, output=output.absolute(), anonymize=anonymize
-    )
+    output = output.absolute()
+    # Within the script, in Client(), an error would end it.
+    (output / directory.new_run_id("script", output)).rmdir()
+    name = "script" if anonymize else script.stem
+    watch = _FirstClient(name, output=output, anonymize=anonymize)
     sys.argv = [str(script), *arguments]
     if not sys.flags.safe_path:
         sys.path[0] = str(script.resolve().parent)

@@ -245,6 +245,15 @@ def test_a_script_that_is_missing_is_a_usage_error(tmp_path):
     assert "there is no file" in processes.usage_error(result)
 
 
+def test_an_output_that_cannot_be_written_is_an_error_before_the_script_runs(tmp_path):
+    (script := tmp_path / "job.py").write_text("raise AssertionError")
+    (output := tmp_path / "file").write_text("")
+    result = processes.invoke("profile", "--output", output, script)
+    assert result.exit_code == 1
+    assert "Error: can't make " in result.stderr
+    assert "choose another --output" in result.stderr
+
+
 def test_options_of_run_are_none_of_profile():
     result = processes.invoke("profile", "--backends", "tcp", "job.py")
     assert "profile has no option --backends" in processes.usage_error(result)
