@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 import threading
@@ -16,7 +17,7 @@ from click.shell_completion import CompletionItem
 
 from commbench import load, workloads
 from commbench.cli.main import ARGUMENTS
-from commbench.errors import CommbenchError, UnknownNameError, UsageError
+from commbench.errors import CommbenchError, UnknownNameError, UnwritableError, UsageError
 from commbench.harness import interrupts, options
 from commbench.model import Launch, Manifest, Suite, registry
 
@@ -275,6 +276,7 @@ def _missing(store: RunStore, given: dict[str, Any]) -> list[Launch]:
 def _execute(store: RunStore, launches: Sequence[Launch], given: dict[str, Any]) -> int:
     """Measure `launches`, store their records, and report; return the exit status."""
     from commbench.cli import progress
+    from commbench.workloads.user_code import AB
 
     quiet, call = bool(given.get("quiet")), _call()
     interrupted = failed = False
@@ -289,6 +291,12 @@ def _execute(store: RunStore, launches: Sequence[Launch], given: dict[str, Any])
                 call.run = run
     except KeyboardInterrupt:
         interrupted, text = True, ""
+    except UnwritableError as error:
+        # A side of an A/B does not go on.
+        if AB in os.environ:
+            raise
+        command = shlex.join(["commbench", "run", "--resume", str(store.path)])
+        raise UnwritableError(f"{error}. Make room, then go on with {command}") from error
     if interrupted and call is None:
         # Another Ctrl-C must not suppress the next lines.
         interrupts.ignore()

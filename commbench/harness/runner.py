@@ -94,8 +94,7 @@ def _stream(launch: Launch, run: Path, scratch: Path) -> Generator[Record | Phas
         output = log.open("wb")
     except OSError as error:
         raise UnwritableError(
-            f"can't write the logs of a launch to {scratch}: {error.strerror}; make room, then go "
-            f"on with --resume {run}"
+            f"can't write the logs of a launch to {scratch}: {error.strerror}"
         ) from error
     read_end, write_end = os.pipe()
     with output, os.fdopen(read_end, "rb", buffering=0) as records:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -221,7 +220,7 @@ def writing(run: Path, path: Path) -> Iterator[None]:
     except OSError as error:
         raise UnwritableError(
             f"can't write {path}: {error.strerror or error}. What was measured before is kept in "
-            f"{run}; make room, then go on with commbench run --resume {shlex.quote(str(run))}"
+            f"{run}"
         ) from error
 
 

@@ -3,6 +3,7 @@
 The launches are simulated in this process; those in end_to_end have processes.
 """
 
+import errno
 import json
 import shutil
 from collections import defaultdict
@@ -96,6 +97,25 @@ def test_resuming_a_complete_run_launches_nothing(good):
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines()[-1] == str(good[1])
     assert processes.records(good[1], "LaunchEnd") == before
+
+
+def test_a_run_that_cannot_be_written_can_be_resumed(tmp_path, monkeypatch):
+    """But not a side of an A/B, nor the profile of a script, whose stores are the same."""
+
+    def append(store, record):
+        with parts.writing(store.path, store.path / "samples.jsonl"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(RunStore, "append", append)
+    text = " ".join(run(tmp_path, "--backends", "fake").stderr.split())
+    (path,) = tmp_path.iterdir()
+    kept = f"{path}/samples.jsonl: No space left on device. What was measured before is kept in"
+    resume = f"{kept} {path}. Make room, then go on with commbench run --resume {path}"
+    assert resume in text
+    monkeypatch.setenv("COMMBENCH_AB", "1")
+    text = run(tmp_path, "--backends", "fake").stderr
+    assert "No space left on device" in text
+    assert "--resume" not in text
 
 
 RESUMED = {

@@ -143,7 +143,7 @@ def test_lines_stay_whole_when_threads_write_at_once(recorder):
 def test_part_that_cannot_be_written_is_named(recorder, tmp_path):
     emit, end = recorder
     (tmp_path / "transfers").write_text("no folder")
-    with pytest.raises(UnwritableError, match=r"can't write .*/transfers.*commbench run --resume"):
+    with pytest.raises(UnwritableError, match=r"can't write .*/transfers.* is kept in"):
         emit_region(emit)
     assert arrived(end) == []
     assert closed(tmp_path, "TransferRecord") == []
