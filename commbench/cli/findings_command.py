@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 import threading
 from dataclasses import asdict, replace
@@ -15,7 +16,7 @@ from commbench.cli.results import FORM, PATH
 from commbench.errors import UnknownNameError
 from commbench.harness import interrupts, options
 from commbench.harness.options import RUN
-from commbench.model import registry
+from commbench.model import Stopping, registry
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
@@ -140,9 +141,11 @@ def prove(ctx: click.Context, /, run: Path, backend: str, trials: int, **given: 
                 "and prove that run" * by_dask + "."
             )
         if names["inconclusive"]:
-            more = f"--launches {3 * (given['launches'] or N_CONFIRMING)}"
-            if given["launches"] is None:
-                more = f"--budget {3 * (given['budget'] or 3600.0) / 60:.0f}m"
+            if (rule := options.stopping(given)) is None:
+                more = f"--launches {3 * given['launches']}"
+            else:
+                more = f"--budget {math.ceil(3 * rule.budget_s / 60)}m"
+                more += f" --detect {100 * rule.detect:g}%" * (rule.detect != Stopping.detect)
             click.echo(f"Undecided: {names['inconclusive']}. More launches may decide: {more}")
         if not any(names.values()) and not missing:
             click.echo("None of these remedies helps here.")
@@ -164,9 +167,19 @@ def prove(ctx: click.Context, /, run: Path, backend: str, trials: int, **given: 
 
 
 def _with(suite: Suite, given: dict[str, Any]) -> Suite:
-    """Return `suite` with the launches and the deadline that are given."""
+    """Return `suite` with the launches and the deadline that are given.
+
+    Raises
+    ------
+    UsageError
+        If one of them is too small.
+    """
+    from commbench.harness.cases import validate_replication
+
     chosen = {"launches": given["launches"], "timeout_s": given["timeout"]}
     fields = {name: value for name, value in chosen.items() if value is not None}
+    for case in suite.cases:
+        validate_replication({"timeout_s": case.timeout_s, **fields}, case.cluster)
     return replace(suite, cases=tuple(replace(case, **fields) for case in suite.cases))
 
 

@@ -42,21 +42,10 @@ def cases_for(
     kind = workloads.load(workload)
     filled = structure(dict(params), kind.Params, f"{workload}: params")
     given = {**kind.defaults, **replication}
-    for key, least in (("launches", 1), ("iterations", 1), ("warmups", 0), ("seed", 0)):
-        if given.get(key, least) < least:
-            raise UsageError(f"{key} is {given[key]}; it must be at least {least}")
+    validate_replication(given, cluster)
     names = tuple(backends)
     if not names:
         raise UsageError("backends is empty; name at least one, for example tcp")
-    timeout_s = given.get("timeout_s", Case.timeout_s)
-    for key, seconds in (("timeout", timeout_s), ("start_timeout", cluster.start_timeout_s)):
-        if seconds <= 0:
-            raise UsageError(f"{key} is {seconds} s; it must be above 0")
-    if ClusterSpec.start_timeout_s < cluster.start_timeout_s >= timeout_s:
-        raise UsageError(
-            f"the workers may take {cluster.start_timeout_s:g} s to start (--start-timeout), and "
-            f"the whole launch {timeout_s:g} s (--timeout); raise the latter above the former"
-        )
     if cluster.n_workers < 1 or cluster.threads_per_worker < 1:
         raise UsageError("a cluster has at least one worker with at least one thread")
     if cluster.device not in ("cpu", "gpu"):
@@ -121,6 +110,28 @@ def cases_for(
                 "it, and put the key into Dask's YAML on each host"
             )
     return cases
+
+
+def validate_replication(given: Mapping[str, Any], cluster: ClusterSpec) -> None:
+    """Raise an error if a count or a deadline in `given`, by its name in ``Case``, is too small.
+
+    Raises
+    ------
+    UsageError
+        With the count or the deadline.
+    """
+    for key, least in (("launches", 1), ("iterations", 1), ("warmups", 0), ("seed", 0)):
+        if given.get(key, least) < least:
+            raise UsageError(f"{key} is {given[key]}; it must be at least {least}")
+    timeout_s = given.get("timeout_s", Case.timeout_s)
+    for key, seconds in (("timeout", timeout_s), ("start_timeout", cluster.start_timeout_s)):
+        if seconds <= 0:
+            raise UsageError(f"{key} is {seconds} s; it must be above 0")
+    if ClusterSpec.start_timeout_s < cluster.start_timeout_s >= timeout_s:
+        raise UsageError(
+            f"the workers may take {cluster.start_timeout_s:g} s to start (--start-timeout), and "
+            f"the whole launch {timeout_s:g} s (--timeout); raise the latter above the former"
+        )
 
 
 def make_workload(case: Case) -> Workload:

@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import math
 import re
+import types
 from pathlib import Path
 
 import builders
@@ -219,6 +220,38 @@ def test_a_proof_has_time_for_six_launches_of_each_case(fake_run, monkeypatch):
         processes.invoke("prove", fake_run)
     # The present state and two remedies.
     assert budgets == [300, 1.25 * 6 * 3 * 40]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--launches", 0), "launches is 0; it must be at least 1"),
+        (("--launches", -3), "launches is -3; it must be at least 1"),
+        (("--timeout", 0), "timeout is 0.0 s; it must be above 0"),
+    ],
+)
+def test_a_proof_of_no_launches_or_time_is_refused(arguments, message, fake_run):
+    assert message in usage_error(processes.invoke("prove", fake_run, *arguments))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "more"),
+    [
+        ("", "--budget 15m"),
+        ("--budget 9s", "--budget 1m"),
+        ("--detect 2%", "--budget 15m --detect 2%"),
+        ("--rigorous", "--budget 180m --detect 2%"),
+        ("--launches 7", "--launches 21"),
+    ],
+)
+def test_undecided_remedies_have_three_times_as_many_launches(
+    arguments, more, fake_run, monkeypatch
+):
+    undecided = types.SimpleNamespace(verdict="inconclusive", n_launches=6)
+    monkeypatch.setattr(findings_command, "_measure", lambda *given: given[1])
+    monkeypatch.setattr(prove, "results", lambda _, proof: [(proof.trials[0], undecided)])
+    done = processes.invoke("prove", fake_run, *arguments.split())
+    assert done.stdout.splitlines()[-1].endswith(f"More launches may decide: {more}")
 
 
 @pytest.fixture
