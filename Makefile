@@ -99,8 +99,10 @@ scale: $(READY)  ## What measuring costs with 10 to 1,000 simulated workers (doc
 
 asv: $(READY)  ## Record the commit that is checked out in asv's history
 	@git diff --quiet HEAD || { echo "the tree has changes that HEAD lacks, and the times would be HEAD's: commit them"; exit 2; }
-	$(BIN)/commbench run suites/asv/suite.toml --skip-unavailable $(ARGS) || test $$? = 1
-	$(BIN)/commbench export latest --output results/asv $(EXPORT)
+	@said=$$($(BIN)/commbench run suites/asv/suite.toml --skip-unavailable $(ARGS)) || test $$? = 1 || exit; \
+	  test -n "$$said" || { echo "nothing was measured, and nothing is recorded"; exit 1; }; \
+	  printf '%s\n' "$$said"; \
+	  $(BIN)/commbench export "$$(printf '%s\n' "$$said" | tail -n 1)" --output results/asv $(EXPORT)
 
 asv-compare: $(READY)  ## Compare with the commit BASE, block by block: make asv-compare BASE=main
 	@test -n "$(BASE)" || { echo "name the commit to compare with: make asv-compare BASE=main"; exit 2; }

@@ -36,8 +36,8 @@ def setup_cache() -> dict[str, Any]:
     done = subprocess.run(
         [*command, *output, *options], cwd=_ROOT, stdout=subprocess.PIPE, text=True, check=False
     )
-    if done.returncode not in (0, 1):
-        raise RuntimeError(f"commbench run ended with status {done.returncode}")
+    if done.returncode not in (0, 1) or not done.stdout:
+        raise RuntimeError(f"commbench run ended with status {done.returncode}, without a run")
     run = load(done.stdout.splitlines()[-1])
     cases = run.suite.cases
     return {

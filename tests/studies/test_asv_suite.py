@@ -62,6 +62,24 @@ def test_uncommitted_changes_are_not_recorded(checkout):
     assert not (checkout.path / "results").exists()
 
 
+@pytest.mark.parametrize(
+    ("said", "status", "recorded"), [("a report\n/the/run", 0, True), ("", 1, False)]
+)
+def test_make_asv_records_the_run_that_it_has_measured(checkout, said, status, recorded):
+    """There may be newer ones, and none of its own if the disk is full."""
+    (checkout.path / "bin").mkdir()
+    fake = checkout.path / "bin" / "commbench"
+    fake.write_text(
+        f"#!/bin/sh\nif [ $1 = run ]; then printf '%s' '{said}'; exit {status}; fi\necho $*\n"
+    )
+    fake.chmod(0o755)
+    options = ("--no-print-directory", "--old-file", "./.ready")
+    ended = checkout.start("make", *options, "VENV=.", "asv")
+    assert (ended.returncode == 0) == recorded
+    assert ("export /the/run --output results/asv" in ended.stdout) == recorded
+    assert ("export" in ended.stdout) == recorded
+
+
 @pytest.fixture(scope="module", name="workloads")
 def _workloads():
     spec = importlib.util.spec_from_file_location("workloads", ROOT / "suites/asv/workloads.py")
@@ -70,6 +88,13 @@ def _workloads():
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def test_a_suite_that_measured_nothing_says_so(workloads, monkeypatch):
+    ended = subprocess.CompletedProcess([], 1, stdout="")
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: ended)
+    with pytest.raises(RuntimeError, match="status 1, without a run"):
+        workloads.setup_cache()
 
 
 def measured(recorded):
