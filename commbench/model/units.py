@@ -226,12 +226,13 @@ def format_duration(seconds: float) -> str:
 
     Examples
     --------
-    >>> format_duration(42.3), format_duration(300), format_duration(5400)
-    ('42 s', '5 min', '1.5 h')
+    >>> format_duration(42.3), format_duration(300), format_duration(5400), format_duration(4e5)
+    ('42 s', '5 min', '1.5 h', '111 h')
     """
     for least, scale, unit in ((5400, 3600, "h"), (90, 60, "min")):
         if seconds >= least:
-            return f"{seconds / scale:.2g} {unit}"
+            number = seconds / scale
+            return f"{number:.0f} {unit}" if number >= 99.5 else f"{number:.2g} {unit}"
     return f"{seconds:.0f} s"
 
 
