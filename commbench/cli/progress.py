@@ -48,12 +48,15 @@ def _stderr() -> Any:
 
 
 @contextmanager
-def display(run: Manifest, launches: Iterable[Launch], *, quiet: bool = False) -> Iterator[_Show]:
+def display(
+    run: Manifest, launches: Iterable[Launch], *, quiet: bool = False, spent_s: float = 0.0
+) -> Iterator[_Show]:
     """Yield a function that shows the progress of `run` when called with a record or a message.
 
     Progress is a bar on a terminal, and in a notebook with ipywidgets; elsewhere, as in a CI log,
     lines on launches and phases, and if `quiet` only failures. `launches` are to come; if
-    ``run.stopping`` is set, the bar shows the share of its budget.
+    ``run.stopping`` is set, the bar shows the share of its budget, of which earlier launches have
+    spent `spent_s`.
     """
     names = {case.id: f"{case.workload} {case.variant}" for case in run.suite.cases}
     remaining = _Remaining(run.suite, launches)
@@ -81,8 +84,8 @@ def display(run: Manifest, launches: Iterable[Launch], *, quiet: bool = False) -
     with progress:
         total = n_launches if rule is None else rule.budget_s
         task = progress.add_task("starting", total=total, left="")
+        progress.advance(task, spent_s)
         phase, began = "starting", time.monotonic()
-        spent_s = 0.0
 
         def show(record: Record | Phase | str | None) -> None:
             nonlocal phase, began, spent_s

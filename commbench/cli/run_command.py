@@ -320,9 +320,11 @@ def _measure(store: RunStore, launches: Sequence[Launch], *, quiet: bool) -> tup
     from commbench.studies import budget
 
     failed, call = False, _call()
+    has_budget = store.manifest.stopping is not None
+    spent_s = float(load(store.path).ends["seconds"].sum()) if has_budget else 0.0
     with (
         interrupts.interruptible(),
-        progress.display(store.manifest, launches, quiet=quiet) as show,
+        progress.display(store.manifest, launches, quiet=quiet, spent_s=spent_s) as show,
         closing(
             runner.run_plan(
                 budget.extend(launches, store.manifest, lambda: load(store.path), show), store.path

@@ -11,7 +11,7 @@ import builders
 import pytest
 
 from commbench.cli import progress
-from commbench.model import Launch, Manifest, Phase, Suite
+from commbench.model import Launch, Manifest, Phase, Stopping, Suite
 
 CASE = builders.case()
 RUN = Manifest(
@@ -23,13 +23,13 @@ RUN = Manifest(
 def shown(monkeypatch):
     """Return a function that passes pairs of a time and a record, and returns the output."""
 
-    def shown(timed, *, terminal=False, stream=None, **given):
+    def shown(timed, *, run=RUN, terminal=False, stream=None, **given):
         stream, now = stream or io.StringIO(), SimpleNamespace(monotonic=lambda: 0.0)
         stream.isatty = lambda: terminal
         monkeypatch.setattr(sys, "stderr", stream)
         monkeypatch.setattr(progress, "time", now)
         launches = [Launch(case=CASE, index=n, block=n, position=0) for n in range(2)]
-        with progress.display(RUN, launches, **given) as show:
+        with progress.display(run, launches, **given) as show:
             for seconds, record in timed:
                 now.monotonic = lambda seconds=seconds: seconds
                 show(record)
@@ -59,6 +59,12 @@ def test_a_log_has_a_line_for_a_phase_and_is_silent_for_ten_seconds_at_most(show
     assert text == "merge tcp: starting …\n" * 3
     text = shown([(0, phase("starting")), (1, phase("short")), (5, phase("long")), (6, None)])
     assert text == "merge tcp: starting …\nmerge tcp: long …\n"
+
+
+def test_a_resumed_run_has_spent_a_part_of_its_budget(shown):
+    run = replace(RUN, stopping=Stopping(budget_s=600))
+    text = shown([(0, builders.end(CASE, seconds=60.0))], run=run, terminal=True, spent_s=300.0)
+    assert "4 min left" in text
 
 
 def test_the_time_left_is_that_of_the_backends_still_to_come():

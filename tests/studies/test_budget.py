@@ -7,6 +7,7 @@ import processes
 import pytest
 
 from commbench import backends, load, stats
+from commbench.cli import progress
 from commbench.harness import runner
 from commbench.model import LaunchEnd, Stopping
 from commbench.store.records import BULK
@@ -170,7 +171,7 @@ def test_a_resumed_run_judges_a_look_again_on_the_same_launches_only(n_blocks, r
     assert first == (now if now > before else now + 1)
 
 
-def test_a_resumed_run_first_completes_its_interrupted_block(run, tmp_path):
+def test_a_resumed_run_first_completes_its_interrupted_block(run, monkeypatch):
     _, path = run("--budget", 300, noise=0.3, between=0.3)
     lines = (path / "samples.jsonl").read_text().splitlines(keepends=True)
     last = max(n for n, line in enumerate(lines) if '"LaunchEnd"' in line and '"launch":3' in line)
@@ -179,7 +180,15 @@ def test_a_resumed_run_first_completes_its_interrupted_block(run, tmp_path):
     ends_before = load(path).ends
     judged = stats.look(load(path).replace(ends=ends_before[ends_before["block"] < 3]))
     assert judged > 0
+    spent, display = [], progress.display
+
+    def displayed(*args, **given):
+        spent.append(given["spent_s"])
+        return display(*args, **given)
+
+    monkeypatch.setattr(progress, "display", displayed)
     result = processes.invoke("run", "--resume", path, figures=())
+    assert spent == [pytest.approx(ends_before["seconds"].sum())]
     assert result.exit_code == 0, result.output
     # Another look at more launches would be another chance of a false verdict.
     assert min(map(int, re.findall(r"look (\d) of 5", result.stderr))) > judged
