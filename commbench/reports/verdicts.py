@@ -409,8 +409,4 @@ def _quantity(check: Check, value: float) -> str:
 
 def _limits(check: Check) -> str:
     low, high = check.limits
-    if math.isinf(low) and math.isinf(high):
-        return "any"
-    if math.isinf(low):
-        return f"≤ {high:.4g}"
     return f"≥ {low:.4g}" if math.isinf(high) else f"{low:.4g}…{high:.4g}"
