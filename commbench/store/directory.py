@@ -81,7 +81,7 @@ class RunStore:
         ResultsError
             If it is `to_measure`, and another process measures it.
         """
-        _refuse_colon(path)
+        _refuse_name(path)
         store = cls(path, read_manifest(path))
         if to_measure:
             store._open()
@@ -198,11 +198,11 @@ def new_run_id(name: str, output: Path) -> str:
     Raises
     ------
     UsageError
-        If the path has a colon.
+        If the path has a colon, or is not UTF-8.
     UnwritableError
         If the directory can't be made.
     """
-    _refuse_colon(output)
+    _refuse_name(output)
     stem = re.sub(r"[^\w.-]+", "-", f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{name}")[:80]
     number = 1
     while True:
@@ -220,12 +220,17 @@ def new_run_id(name: str, output: Path) -> str:
             return candidate
 
 
-def _refuse_colon(path: Path) -> None:
+def _refuse_name(path: Path) -> None:
+    text = str(path.absolute())
     # UCX reads what follows as options of its log, and Arrow what precedes as a scheme.
-    if ":" in str(path.absolute()):
+    problem = "with a colon" if ":" in text else ""
+    # Arrow takes no other names.
+    if text.encode(errors="ignore").decode() != text:
+        problem = "that is not UTF-8"
+    if problem:
         raise UsageError(
-            f"results can't be stored under a path with a colon, {path.absolute()}; choose another "
-            "folder (--output)"
+            f"results can't be stored under a path {problem}, {text}; choose another folder "
+            "(--output)"
         )
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import json
+import os
 import random
 import resource
 from concurrent.futures import ThreadPoolExecutor
@@ -48,9 +49,12 @@ def test_every_kind_of_record_has_a_frame():
     assert all(kind.__doc__ == vars(Run)[kind.table].__doc__ for kind in records.KINDS.values())
 
 
-def test_a_path_with_a_colon_is_refused_before_anything_is_measured(tmp_path):
+def test_a_path_that_libraries_do_not_take_is_refused_before_anything_is_measured(tmp_path):
     with pytest.raises(UsageError, match=r"a path with a colon, .*10:30.*--output"):
         new_run_id("merge", tmp_path / "10:30")
+    latin_1 = os.fsdecode("résultats".encode("latin-1"))
+    with pytest.raises(UsageError, match=r"a path that is not UTF-8, .*--output"):
+        new_run_id("merge", tmp_path / latin_1)
     assert not [*tmp_path.iterdir()]
     path = builders.written(tmp_path, [CASE]).path
     with pytest.raises(UsageError, match="a path with a colon"):
