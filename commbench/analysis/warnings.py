@@ -69,24 +69,27 @@ class Disturbance(str):
     """The text of a warning about what may have changed the times.
 
     Its ``statement`` is what the first screen shows; it is empty if another disturbance says it.
-    ``rule`` names the rule whose findings say the same, if there is one.
+    ``rule`` names the rule whose findings say the same, if there is one, and ``case_id`` the case,
+    if it is about a single one.
     """
 
     statement: str
     rule: str
+    case_id: str
 
     def __new__(
-        cls, beginning: str, rest: str, statement: str | None = None, rule: str = ""
-    ) -> Disturbance:
+        cls, beginning: str, rest: str, statement: str | None = None, rule: str = "",
+        case_id: str = "",
+    ) -> Disturbance:  # fmt: skip
         """Return the text of a warning; the statement is its beginning unless it is given."""
         made = super().__new__(cls, beginning + rest)
         made.statement = beginning if statement is None else statement
-        made.rule = rule
+        made.rule, made.case_id = rule, case_id
         return made
 
-    def __getnewargs__(self) -> tuple[str, str, str, str]:  # type: ignore[override]
+    def __getnewargs__(self) -> tuple[str, str, str, str, str]:  # type: ignore[override]
         """Return the arguments that make a copy."""
-        return str(self), "", self.statement, self.rule
+        return str(self), "", self.statement, self.rule, self.case_id
 
 
 def find(run: Run) -> list[str]:
@@ -503,6 +506,7 @@ def _spilling(run: Run) -> Iterator[Disturbance]:
             ", as their memory was full: the times are the disk's, too; take less data or more "
             "memory",
             rule="spilling",
+            case_id=str(case_id),
         )
 
 
@@ -515,6 +519,7 @@ def _compression(run: Run) -> Iterator[Disturbance]:
             ": times and bytes on the wire are the compressor's as much as the link's; to measure "
             "the link: DASK_DISTRIBUTED__COMM__COMPRESSION=False",
             rule="compression",
+            case_id=str(case_id),
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
 
@@ -31,18 +30,24 @@ def largest(run: Run, most: int, only: Collection[str] = ()) -> list[list[Findin
     shown = [each for each in run.findings if not only or each.case_id in only]
     # That nothing is wrong is news only if it holds for all.
     wrong = [each for each in shown if not each.is_fine] or shown
-    several = Counter((each.case_id, each.rule) for each in wrong)
-    by_rule: dict[tuple[str, str], list[Finding]] = {}
+    by_cause: dict[tuple[str, str], list[Finding]] = {}
     main: dict[str, Finding] = {}
     for each in sorted(wrong, key=lambda each: each.effect.rank):
         first = main.setdefault(each.case_id, each)
         is_cured = each.effect.is_known or each.trials == first.trials
         if only and each.rule != first.rule and is_cured:
             continue
-        # A case may have several slow links.
-        is_alone = several[each.case_id, each.rule] == 1
-        by_rule.setdefault((each.rule, "" if is_alone else each.statement), []).append(each)
-    return [*by_rule.values()][:most]
+        by_cause.setdefault(_cause(run, each), []).append(each)
+    return [*by_cause.values()][:most]
+
+
+def _cause(run: Run, finding: Finding) -> tuple[str, str]:
+    """Return what findings with one cause have in common."""
+    several = sum(
+        (each.case_id, each.rule) == (finding.case_id, finding.rule) for each in run.findings
+    )
+    # A case may have several slow links.
+    return finding.rule, finding.statement if several > 1 else ""
 
 
 def sentence(run: Run, findings: Sequence[Finding]) -> str:
@@ -54,7 +59,7 @@ def sentence(run: Run, findings: Sequence[Finding]) -> str:
     who = names[first.case_id]
     shared = [
         each for each in run.findings
-        if (each.rule, each.statement) == (first.rule, first.statement)
+        if _cause(run, each) == _cause(run, first)
         and each.effect.is_known and each not in findings
     ]  # fmt: skip
     shared.sort(key=lambda each: each.effect.rank)
@@ -63,7 +68,7 @@ def sentence(run: Run, findings: Sequence[Finding]) -> str:
         else names[each.case_id]
         for each in (*findings[1:], *shared)
     ]  # fmt: skip
-    alike = all(each.statement == first.statement for each in findings)
+    alike = all(each.statement == first.statement for each in (*findings, *shared))
     also = some(others, _MAX_NAMES)
     if first.is_fine:
         text = f"{some([*dict.fromkeys(names[each.case_id] for each in findings)], _MAX_NAMES)}: "

@@ -94,7 +94,10 @@ def opening(run: Run, *, warns: bool = True) -> Iterator[str | Table]:
         parts += problems
     parts += _trust(run)
     rules = {each.rule for group in shown for each in group if each.effect.is_known}
-    parts += _warnings(run, rules) if warns else ()
+    # Their sentences name all cases with such a finding.
+    named = [each for each in run.findings if each.rule in rules and each.effect.is_known]
+    explained = {(each.rule, case_id) for each in named for case_id in ("", each.case_id)}
+    parts += _warnings(run, explained) if warns else ()
     for is_table, group in groupby(parts, lambda part: isinstance(part, Table)):
         several = list(group)
         yield from several if is_table else [_paragraph(map(str, several))]
@@ -275,14 +278,14 @@ def _trust(run: Run) -> Iterator[str]:
             yield f"Control: {what}, and {_differences(compared)}"
 
 
-def _warnings(run: Run, explained: Collection[str]) -> Iterator[str]:
-    """Yield the warnings; findings of the rules in `explained` are shown already."""
+def _warnings(run: Run, explained: Collection[tuple[str, str]]) -> Iterator[str]:
+    """Yield the warnings; findings of the rules and cases in `explained` are shown already."""
     disturbances = [text for text in run.warnings if isinstance(text, warnings.Disturbance)]
     goes_on = {_SETTLE, _GO_ON} & {what for what, _ in _steps(run)}
     said = [*disturbances, *(warnings.undecided(run) if goes_on else ())]
     yield from (f"⚠ {text}" for text in run.warnings if text not in said)
-    disturbances = [text for text in disturbances if text.rule not in explained]
-    statements = [each.statement for each in disturbances if each.statement]
+    left = [each for each in disturbances if (each.rule, each.case_id) not in explained]
+    statements = [each.statement for each in left if each.statement]
     yield from (f"! {statement}" for statement in statements[:_MAX_DISTURBANCES])
     if (n_more := len(statements) - _MAX_DISTURBANCES) > 0:
         yield f"! {n_more} more"

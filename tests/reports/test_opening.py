@@ -243,6 +243,22 @@ def test_of_cases_that_are_compared_the_largest_cause_is_shown(recorded):
     assert shown == [["a", "a"]]
 
 
+@pytest.mark.parametrize("has_finding", [True, False])
+def test_a_cause_of_the_fastest_is_named_or_warned_of(recorded, has_finding):
+    cases, records = builders.rivals({"tcp": [3 * s for s in SAME], "mpi": SAME})
+    records += [builders.spill(case, n * 10**9) for n, case in enumerate(cases, start=1)]
+    run = recorded(cases, records)
+    vars(run)["findings"] = tuple(
+        builders.finding(case, rule="spilling", statement=text, effect=Effect(share=share))
+        for case, text, share in zip(cases, ("1 GB", "2 GB"), (0.4, 0.2), strict=True)
+    )[: 1 + has_finding]
+    text = "\n".join(map(str, opening.opening(run)))
+    named = "tcp could take 40% (estimated) less time: 1 GB (for the same reason, mpi 20%)"
+    assert (named in text) == has_finding
+    assert ("! merge over mpi: workers wrote 2.00 GB to disk" in text) != has_finding
+    assert "! merge over tcp" not in text
+
+
 @pytest.mark.parametrize(("better", "shown"), [("tcp", ["a"]), ("mpi", ["a", "b"])])
 def test_an_unknown_effect_is_shown_unless_the_same_cures_it(recorded, better, shown):
     run = run_of(recorded, {"ucx": 3.0, "tcp": 1.0})
