@@ -24,7 +24,7 @@ from commbench.model.units import (
     format_message_size,
     format_seconds,
 )
-from commbench.stats.comparison import COMPRESSION
+from commbench.stats.comparison import COMPRESSION, controls
 
 MAX_STOLEN = 0.02
 """The share of the cores' time that a hypervisor may take, which is also commbench's overhead."""
@@ -338,7 +338,7 @@ def _coverage(run: Run) -> Iterator[str]:
 
 
 def undisturbed(
-    *runs: Run, same: Mapping[str, str] = MappingProxyType({})
+    *runs: Run, same: Mapping[str, str] = MappingProxyType({}), control: str = ""
 ) -> list[tuple[Run, list[str]]]:
     """Return runs without the launches that others disturbed, and the names of these.
 
@@ -350,6 +350,9 @@ def undisturbed(
     ----------
     same
         The ids of cases in other runs that are the same, by the id in the first.
+    control
+        The backend with whose launches in the same blocks cases are compared: only blocks that both
+        still have are enough for a verdict.
     """
     first = {other: case_id for case_id, other in same.items()}
     ends = [
@@ -358,9 +361,15 @@ def undisturbed(
         )
         for run in runs
     ]
-    left = [each[each["ok"].astype(bool)].groupby("case")["is_out"] for each in ends]
-    n_left = pd.concat([group.agg(lambda is_out: (~is_out).sum()) for group in left], axis=1)
-    too_few = n_left.index[n_left.min(axis=1) < stats.MIN_LAUNCHES]
+    too_few = set[str]()
+    for run, each in zip(runs, ends, strict=True):
+        good = each[each["ok"].astype(bool)]
+        left = {name: {*rows["block"][~rows["is_out"]]} for name, rows in good.groupby("case_id")}
+        others = controls(control, run.suite.cases) if control else {}
+        for name in left:
+            both = {name, others[name].id} & left.keys() if name in others else {name}
+            if len(set.intersection(*(left[each] for each in both))) < stats.MIN_LAUNCHES:
+                too_few |= {first.get(each, each) for each in both}
     results = []
     for run, each in zip(runs, ends, strict=True):
         is_out = each.pop("is_out") & ~each.pop("case").isin(too_few)

@@ -85,9 +85,11 @@ def compare(
             + "; ".join(map(str, differences))
             + ". To compare them all the same: --force"
         )
-    sessions = _sessions(history, old, new) if history else []
+    sessions = _sessions(history, old, new, control or "") if history else []
     failed = _has_failed(new, match.same.values())
-    (old, left_out), (new, more_left_out) = warnings.undisturbed(old, new, same=match.same)
+    (old, left_out), (new, more_left_out) = warnings.undisturbed(
+        old, new, same=match.same, control=control or ""
+    )
     compared = _compare_runs(
         old, new, min_effect, control=control or "", history=sessions, on_undecided=on_undecided,
         left_out=(left_out, more_left_out),
@@ -106,7 +108,7 @@ def _has_failed(run: Run, case_ids: Collection[str]) -> bool:
     return any(n_good.get(i, 0) < run.cases[i].launches for i in ends["case_id"][~ok])
 
 
-def _sessions(folder: Path, old: Run, new: Run) -> list[Run]:
+def _sessions(folder: Path, old: Run, new: Run, control: str) -> list[Run]:
     """Return the runs in `folder` that can be compared with `old`, but not `new`."""
     from commbench import stats
     from commbench.analysis import comparability, warnings
@@ -122,7 +124,7 @@ def _sessions(folder: Path, old: Run, new: Run) -> list[Run]:
             f"{old.manifest.id}, of {plural(n_days, 'day')}: a history takes "
             f"{stats.MIN_SESSIONS} days, of the same cases on this machine"
         )
-    return [warnings.undisturbed(run)[0][0] for run in alike]
+    return [warnings.undisturbed(run, control=control)[0][0] for run in alike]
 
 
 def _compare_runs(

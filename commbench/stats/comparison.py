@@ -102,7 +102,8 @@ def comparisons(run: Run) -> list[Comparison]:
     min_effect = MIN_EFFECT if rule is None else rule.detect
     groups: dict[Any, list[Side]] = {}
     for side in sides(run):
-        groups.setdefault(_task(side), []).append(side)
+        key = _task(side.case), side.layer, side.payload_bytes
+        groups.setdefault(key, []).append(side)
     results = []
     for group in groups.values():
         complete = len({side.blocks for side in group}) == 1
@@ -141,27 +142,41 @@ def _without_contradicted(
     ]
 
 
-def _task(side: Side) -> tuple[str | int, ...]:
-    """Return what sides have in common that are compared."""
-    case = side.case
-    params, cluster = repr(sorted(case.params.items())), repr(case.common_cluster)
-    return case.workload, params, cluster, side.layer, side.payload_bytes
+def _task(case: Case) -> tuple[str, str, str]:
+    """Return what cases have in common that are compared."""
+    return case.workload, repr(sorted(case.params.items())), repr(case.common_cluster)
+
+
+def controls(control: str, cases: Iterable[Case]) -> dict[str, Case]:
+    """Return the case of the backend `control` with which each other case is compared, by its id.
+
+    Where other settings vary, too, it has the same ones, unless `control` names a variant, such as
+    ``tcp workers=2``.
+    """
+    cases = list(cases)
+    variants = {(_task(case), case.variant): case for case in cases}
+    found = {}
+    for case in cases:
+        alike = replace(case, backend=control).variant
+        other = variants.get((_task(case), control)) or variants.get((_task(case), alike))
+        if other is not None and other.id != case.id:
+            found[case.id] = other
+    return found
 
 
 def relative_to(control: str, every: Iterable[Side]) -> list[Side]:
     """Return the sides of the other backends with multiples of the backend `control`'s medians.
 
     A launch's median is divided by that of the control's launch in the same block. Blocks without
-    one are left out, and so are sides whose control has a median of 0. Where other settings vary,
-    too, the control has the same ones, unless `control` names a variant, such as ``tcp workers=2``.
+    one are left out, and so are sides whose control has a median of 0.
     """
-    every = list(every)
-    variants = {(_task(side), side.case.variant): side for side in every}
+    by_key = {_key(side): side for side in every}
+    cases = controls(control, {side.case.id: side.case for side in by_key.values()}.values())
     relative = []
-    for side in every:
-        alike = replace(side.case, backend=control).variant
-        other = variants.get((_task(side), control)) or variants.get((_task(side), alike))
-        if other is None or other is side or not other.medians.min() > 0:
+    for side in by_key.values():
+        case = cases.get(side.case.id)
+        other = by_key.get((case.id, side.layer, side.payload_bytes)) if case else None
+        if other is None or not other.medians.min() > 0:
             continue
         blocks = tuple(sorted({*side.blocks} & {*other.blocks}))
         one, two = (

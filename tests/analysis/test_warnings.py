@@ -20,6 +20,7 @@ from builders import (
     wire,
 )
 
+from commbench import stats
 from commbench.analysis import warnings
 from commbench.model import ClusterSpec, IdleCost, Stopping
 from commbench.stats.comparison import COMPRESSION
@@ -434,6 +435,29 @@ def test_disturbed_launches_are_left_out_if_enough_for_a_verdict_remain(recorded
     assert [(len(each.ends), names) for each, names in both] == [(n, []), (5, [])]
     without_ends = recorded([CASE])
     assert [len(each.ends) for each, _ in warnings.undisturbed(run, without_ends)] == [n_left, 0]
+
+
+@pytest.mark.parametrize(("n", "n_left"), [(8, 8), (10, 6)])
+def test_the_launches_that_are_left_out_leave_blocks_with_a_control(recorded, n, n_left):
+    def run_of(factor, *disturbed):
+        cases = [builders.case(backend, launches=n) for backend in ("tcp", "ucx")]
+        records = [
+            record
+            for case, each, out in zip(cases, (1.0, factor), disturbed or ((), ()), strict=True)
+            for launch in range(n)
+            for record in (
+                sample(case, each * (1 + launch / 1000), launch=launch),
+                core_use(case, launch=launch, others=0.3 * (launch in out)),
+            )
+        ]
+        return recorded(cases, builders.ended(records))
+
+    old, new = run_of(1.0), run_of(1.3, (0, 1), (2, 3))
+    same = {case.id: case.id for case in old.suite.cases}
+    (old, _), (new, names) = warnings.undisturbed(old, new, same=same, control="tcp")
+    assert names == ["merge over tcp 0, 1", "merge over ucx 2, 3"] * (n_left < n)
+    (comparison,) = stats.between(old, new, same, control="tcp")
+    assert (comparison.verdict, comparison.n_launches) == ("slower", n_left)
 
 
 def test_a_run_without_core_use_has_no_disturbed_launches(recorded):
