@@ -198,6 +198,8 @@ def _waits(run: Run, row: Any) -> str:
     shares = shares[shares["case_id"] == row.case_id]
     if shares.empty:
         return entered
+    # The little time on a core between tasks has no words.
+    shares = shares.assign(compute=shares["compute"] + shares["other_cpu"])
     share = shares.iloc[0][[*DOING]].astype(float).sort_values(ascending=False)
     large = share[share >= _LEAST_SHARE]
     named = [f"{DOING[str(name)]} for {part:.0%} of it" for name, part in large.items()]

@@ -629,6 +629,15 @@ def test_a_region_with_others_in_it_says_which(recorded):
     assert table.note == "moved: without the regions within a region; CPU s: with them."
 
 
+def test_a_core_is_one_also_outside_of_tasks(recorded):
+    case = builders.case(cluster=ClusterSpec(launcher=USER_CODE))
+    records = builders.ended([sample(case, 1.0, tool="your code")])
+    run = recorded([case], records)
+    parts = dict.fromkeys(iteration_tables.TASKS, 0.1) | {"compute": 0.2, "other_cpu": 0.4}
+    vars(run)["profile_shares"] = pd.DataFrame([{"case_id": case.id, "process": "workers"} | parts])
+    assert "task threads were on a core for 60% of it, " in opening.verdicts(run)[0]
+
+
 @pytest.mark.parametrize(
     ("inner_s", "error", "first", "note"),
     [
