@@ -35,6 +35,7 @@ from commbench.reports.sections.differences import (
     slowdowns,
     subject,
     task,
+    times,
 )
 from commbench.reports.sections.iteration_tables import DOING
 from commbench.reports.sections.pair_tables import no_slow_pair
@@ -307,7 +308,7 @@ def _differences(compared: Sequence[Comparison]) -> str:
         limit = f"one below {max(missed):.3g}×" if max(missed) < math.inf else "any"
         return f"{text} ({limit} can be missed)"
     worst = max(max(c.ratio, 1 / c.ratio) for c in differ)
-    return f"{len(differ)} of {len(compared)} comparisons find a difference, up to {worst:.2f}×"
+    return f"{len(differ)} of {len(compared)} comparisons find a difference, up to {times(worst)}"
 
 
 def next_steps(run: Run) -> str:

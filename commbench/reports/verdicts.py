@@ -144,12 +144,12 @@ class ComparedRuns:
         by_days = [c.sessions_ratio for c in undecided if c.sessions_ratio > 1 + c.min_effect]
         if by_days:
             sentences.append(
-                f"Days of the history differ by up to {max(by_days):.2f}×, which launches can't "
+                f"Days of the history differ by up to {times(max(by_days))}, which launches can't "
                 "decide; --control can, or commbench ab"
             )
         elif len(few) < len(undecided):
             ratios = [c.detectable for c in undecided if math.isfinite(c.detectable)]
-            missed = f"Slowdowns below {max(ratios):.2f}× can be missed. " if ratios else ""
+            missed = f"Slowdowns below {times(max(ratios))} can be missed. " if ratios else ""
             sentences.append(f"{missed}More --launches can decide, or a quieter machine")
         if undecided and not any(map(self.fails, undecided)):
             sentences.append(_PASSES)

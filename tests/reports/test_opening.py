@@ -67,6 +67,17 @@ def test_the_same_have_the_interval_on_which_that_rests(recorded):
     assert table.rows[1][-1] == f"{c.same_low:.2f}…{c.same_high:.2f} (90 %)"
 
 
+def test_a_small_difference_is_not_rounded_to_none(recorded):
+    run = run_of(recorded, {"tcp": 1.0, "mpi": 1.004})
+    (c,) = run.comparisons
+    vars(run)["comparisons"] = [
+        replace(c, ratio=1.004, ci_low=1.0004, ci_high=1.12, verdict="slower")
+    ]
+    assert opening.verdicts(run) == ["merge: use tcp; mpi takes 1.004× as long as tcp."]
+    (table,) = iteration_tables.time_opening(run)
+    assert table.rows[1][-2:] == ("1.004×, slower", "1.0004…1.12")
+
+
 def test_backends_that_moved_other_bytes_have_no_verdict(recorded):
     cases, records = builders.rivals({"tcp": SAME, "mpi": SAME})
     records += [

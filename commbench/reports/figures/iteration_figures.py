@@ -19,6 +19,7 @@ from commbench.model import LAYERS, Case
 from commbench.model.units import format_bytes, format_seconds
 from commbench.reports.figures import style
 from commbench.reports.sections import median_time, natural, with_tuning
+from commbench.reports.sections.differences import multiple
 
 LINE_IN = 0.36
 ASIDE_PT = 53
@@ -135,11 +136,11 @@ def _draw_times(
         c = compared.get(case.id)
         ratio = 1.0 if case is cases[0] else c.ratio if c else math.nan
         verdict = "baseline" if case is cases[0] else c.verdict if c else "—"
-        digits = 2 if ratio < 100 else 0
         style.write_columns(
             ax, ASIDE_PT, y, [median_time(row).replace(" or ", " or\n")], weight="bold"
         )
-        words = "—" if math.isnan(ratio) else f"{ratio:,.{digits}f}"
+        words = f"{ratio:,.0f}" if ratio >= 100 else multiple(ratio)
+        words = "—" if math.isnan(ratio) else words
         cells = ["", words, verdict, format_seconds(row.cpu_s)][: len(titles)]
         style.write_columns(ax, ASIDE_PT, y, cells)
     payload = mine.payload_bytes.unique()

@@ -183,12 +183,12 @@ class Slowdown(NamedTuple):
     high: float
 
     def __str__(self) -> str:
-        return f"{self.ratio:.2f}×"
+        return f"{multiple(self.ratio)}×"
 
     @property
     def with_interval(self) -> str:
         """Return the ratio and its interval, for sentences without a table of intervals."""
-        return f"{self} ({self.low:.2f} to {self.high:.2f})"
+        return f"{self} ({multiple(self.low)} to {multiple(self.high)})"
 
 
 def same_level(comparison: Comparison) -> str:
@@ -241,20 +241,33 @@ def verdict_cells(comparison: Comparison) -> tuple[str, ...]:
         times(c.ratio),
         _interval(c.ci_low, c.ci_high),
         Quantity("<0.001", c.p_value) if c.p_value < 0.001 else number(c.p_value),
-        Quantity(f"{c.detectable:.2f}×", c.detectable) if c.detectable < math.inf else "—",
+        times(c.detectable) if c.detectable < math.inf else "—",
         _interval(c.same_low, c.same_high),
         c.verdict,
     )
 
 
 def _interval(low: float, high: float) -> Quantity:
-    return Quantity("none" if math.isnan(low) else f"{low:.2f}…{high:.2f}", low)
+    return Quantity("none" if math.isnan(low) else f"{multiple(low)}…{multiple(high)}", low)
 
 
 def times(ratio: float) -> Quantity:
     """Return a ratio of times, or a dash if it is nan."""
-    shown = f"{ratio:.2f}" if ratio >= 0.01 else f"{ratio:.2g}"
-    return Quantity("—" if math.isnan(ratio) else f"{shown}×", ratio)
+    return Quantity("—" if math.isnan(ratio) else f"{multiple(ratio)}×", ratio)
+
+
+def multiple(ratio: float) -> str:
+    """Return a ratio with two decimals, and more if these would make it 0 or 1.
+
+    Examples
+    --------
+    >>> multiple(1.25), multiple(1.0), multiple(1.0041), multiple(0.9996), multiple(0.0041)
+    ('1.25', '1.00', '1.004', '0.9996', '0.0041')
+    """
+    if ratio < 0.01:
+        return f"{ratio:.2g}"
+    texts = (f"{ratio:.{digits}f}" for digits in range(2, 7))
+    return next((text for text in texts if float(text) != 1), "1.00")
 
 
 SECTION = Section(
