@@ -338,7 +338,7 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
         # Launches that are added because nothing was found would be tested once too often.
         needed, least = (math.ceil(n * rule.budget_s / 60) for n in (_more(run), 2))
         minutes = min(needed, max(_MAX_MINUTES, least))
-        detect = f" --detect {rule.detect:.1%}" * (rule.detect != Stopping().detect)
+        detect = f" --detect {100 * rule.detect:.3g}%" * (rule.detect != Stopping().detect)
         yield _SETTLE if minutes == needed else _GO_ON, f"{again} --budget {minutes}m{detect}"
     elif again and not rule and any(c.verdict == "inconclusive" for c in run.comparisons):
         yield "settle what is open (up to 1 h)", f"{again} --rigorous"

@@ -18,7 +18,7 @@ from commbench.analysis import warnings
 from commbench.analysis.run import load
 from commbench.model import USER_CODE, ClusterSpec, Effect, Region, Stopping
 from commbench.reports import findings, opening, terminal
-from commbench.reports.sections import Section, Table, iteration_tables
+from commbench.reports.sections import Section, Table, iteration_tables, provenance
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "results/reference/20261125-make-run"
@@ -480,7 +480,9 @@ def test_what_is_open_has_a_command(recorded, medians, command):
     assert f"commbench report -v {run.path}" in text
 
 
-@pytest.mark.parametrize(("detect", "more"), [(0.05, ""), (0.02, " --detect 2.0%")])
+@pytest.mark.parametrize(
+    ("detect", "more"), [(0.05, ""), (0.02, " --detect 2%"), (0.0004, " --detect 0.04%")]
+)
 def test_what_a_budget_left_open_has_a_longer_one_and_no_warning(recorded, detect, more):
     # 16 launches of 9 s.
     run = run_of(
@@ -489,8 +491,13 @@ def test_what_a_budget_left_open_has_a_longer_one_and_no_warning(recorded, detec
     )  # fmt: skip
     step = f"go on (may not settle all): commbench run merge --budget 60m{more}\n"
     assert step in opening.next_steps(run)
-    assert any("1 of 1 comparisons is undecided" in text for text in run.warnings)
+    undecided = f"1 of 1 comparisons is undecided for differences of {100 * detect:g}% at"
+    assert any(undecided in text for text in run.warnings)
     assert "undecided" not in terminal.render(run)
+    vars(run)["ended_by"] = "decided"
+    table, *_ = provenance.tables(run)
+    decided = f"blocks of launches until every comparison was decided (--detect {100 * detect:g}%)"
+    assert dict(table.rows)["launches"] == decided
     # A run of commbench prove has no such step.
     run = run_of(recorded, {"tcp": 1.0, "mpi": NOISY}, stopping=run.manifest.stopping)
     assert "undecided" in terminal.render(run)
