@@ -17,11 +17,11 @@ _MAX_PAIRS = 24
 _MAX_MISFIT = 1.2
 """The misfit from which the table says that a line fits badly."""
 _CHANNELS = {
-    "alone": "fetches with no other under way (all-to-all, one pair at a time)",
+    "alone": "fetches of one pair at a time, with no other under way",
     "gather": "fetches of running computations, concurrent with other fetches and tasks",
     "p2p": "batches of P2P shuffles",
-    "rounds": "fetches in rounds of pairs that share no host (links)",
-    "together": "fetches of all pairs at once (all-to-all)",
+    "rounds": "fetches in rounds of pairs that share no host",
+    "together": "fetches of all pairs at once",
 }
 """The transfers that a model was fitted to, by channel."""
 

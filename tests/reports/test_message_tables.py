@@ -1,11 +1,12 @@
 import itertools
+import re
 
 import builders
 import pytest
-from builders import message
+from builders import message, sample, transfer
 
 from commbench.model import LAYERS
-from commbench.reports import terminal
+from commbench.reports import html, terminal
 from commbench.reports.sections.message_tables import tables_by_layer, tables_by_size
 
 
@@ -169,3 +170,20 @@ def test_unknown_cpu_time_has_no_table(recorded):
     titles = [table.title for table in tables_by_size(run)]
     assert len(titles) == 2
     assert not any("CPU" in title for title in titles)
+
+
+def test_links_are_not_called_all_to_all(recorded):
+    case = builders.case(workload="links", n_workers=3)
+    records = [
+        record
+        for channel in ("alone", "rounds")
+        for src, dst in itertools.permutations("012", 2)
+        for record in (
+            sample(case, 0.1, layer=channel, payload_bytes=16_000_000),
+            *3 * [transfer(case, 0, 0.1, 16_000_000, src=src, dst=dst, channel=channel)],
+        )
+    ]
+    page = html.render(recorded([case], builders.ended(records)))
+    assert "mean over the pairs that fetched alone" in page
+    assert "The largest blocks, in rounds of pairs that share no host" in page
+    assert not re.search("all-to-all", page, re.IGNORECASE)

@@ -19,7 +19,7 @@ from matplotlib.patches import Patch, PathPatch
 from matplotlib.path import Path
 
 from commbench.analysis.run import Run
-from commbench.model import Case
+from commbench.model import AGAIN, FETCHES, Case
 from commbench.model.units import format_bytes
 from commbench.reports.figures import style
 from commbench.reports.sections import number
@@ -33,6 +33,10 @@ CELLS_UP_TO = 256
 MAP = "viridis"
 MISSING: dict[str, Any] = {"facecolor": "0.85", "edgecolor": "0.5", "hatch": "////"}
 SLOW: dict[str, Any] = {"fill": False, "edgecolor": style.BAD, "linewidth": 2.0}
+_WHEN = FETCHES | {
+    "rounds": "in rounds of pairs that share no host", AGAIN: "alone, as they were slow in rounds",
+}  # fmt: skip
+"""When pairs fetched, by channel."""
 LEAST_RATIO = 2.0
 """The smallest ratio to the median that the scale ends with, so that noise has weak colours."""
 
@@ -128,15 +132,16 @@ class _Block:
 def plot(run: Run) -> Figure | None:
     """Return a figure with a block of heat maps per workload; None without transfers.
 
-    A block has a heat map per backend. All-to-all has separate ones for one pair at a time and for
-    all at once.
+    A block has a heat map per backend and channel.
     """
     pairs = run.pairs.dropna(subset="q50_Bps")
     if pairs.empty:
         return None
     groups = style.groups(run)
     blocks = list(filter(None, (_block(run, name, groups[name], pairs) for name in groups)))
-    least = _least(run, {*pairs.channel.unique()})
+    channels = {*pairs.channel.unique()}
+    least = _least(run, channels)
+    when = [f"{name}: {words}" for name, words in _WHEN.items() if name in channels]
     grids = [block.grid for block in blocks]
     widest = max(grid.wide for grid in grids)
     expected = {name: cases for name, cases in groups.items() if run.kinds[cases[0].id] != "pair"}
@@ -147,14 +152,13 @@ def plot(run: Run) -> Figure | None:
         " serialization and waiting at both ends are in it."
         + " p2p: batches of P2P shuffles in the sender's log, without waiting in its queue and"
         " without the receiver's handling."
-        * ("p2p" in pairs.channel.unique())
+        * ("p2p" in channels)
         + " All measured iterations of all launches. Colour = multiple of the panel's median pair."
         " Logged = bytes in the logs ÷ bytes on the wire."
         + " In a cell: 25 % quantile, median (bold), 75 %."
         * (min(len(grid.workers) for grid in grids) <= QUANTILES_UP_TO)
         + f" Each cell shows the slowest of up to {widest} × {widest} pairs." * (widest > 1)
-        + " Alone: one pair at a time; together: all at once (all-to-all's largest blocks)."
-        * ("alone" in pairs.channel.unique())
+        + f" Largest blocks: {'; '.join(when)}." * bool(when)
         + style.not_shown(run, expected, {case.id for block in blocks for case, _ in block.panels}),
     )
     for part, block in zip(parts, blocks, strict=True):

@@ -20,9 +20,9 @@ from commbench.model.units import format_bandwidth, format_message_size, format_
 
 CHANNELS = {
     "gather": ("", "From the receivers' transfer logs"),
-    "alone": (", one at a time", "The largest blocks of all-to-all, nothing else under way"),
-    "together": (", all at once", "The largest blocks of all-to-all, all pairs fetching"),
-    "rounds": (", in rounds", "The largest blocks of links, in rounds of pairs that share no host"),
+    "alone": (", one at a time", "The largest blocks, nothing else under way"),
+    "together": (", all at once", "The largest blocks, all pairs fetching"),
+    "rounds": (", in rounds", "The largest blocks, in rounds of pairs that share no host"),
     "again": (", again alone", "Those that were slow in rounds, with nothing else under way"),
     "p2p": (", by P2P", "From the senders' logs of batches of shards"),
 }

@@ -256,7 +256,7 @@ BY_LAYER = Section(
 
 
 def all_to_all_tables(run: Run) -> Iterator[Table]:
-    """Yield the tables of every all-to-all: one pair at a time, and all at once."""
+    """Yield the tables of fetches: one pair at a time, all at once, or in rounds."""
     table = run.costs[run.costs["layer"].isin([*FETCHES])]
     tasks = table["case_id"].map(run.case_labels)
     for (task, layer), group in table.groupby([tasks, "layer"], sort=False):
@@ -271,24 +271,24 @@ def all_to_all_tables(run: Run) -> Iterator[Table]:
 
 
 _FETCH_TIMES = {
-    "alone": "Time: mean over the pairs of one fetch with nothing else under way, and of it the "
-    "median over launches of each launch's median; bandwidth: block / time, so that slow pairs "
+    "alone": "Time: mean over the pairs that fetched alone, with nothing else under way, and of it "
+    "the median over launches of each launch's median; bandwidth: block / time, so that slow pairs "
     "weigh as much as their time does",
     "together": "Time: from the first fetch's start to the last one's end, and of it the median "
     "over launches of each launch's median; bandwidth: the blocks of all pairs / time",
     "rounds": "Time: mean over the pairs of one fetch while pairs of other hosts fetch, and of it "
     "the median over launches of each launch's median; bandwidth: block / time",
 }
-"""The meaning of the numbers of all-to-all's fetches, by layer."""
+"""The meaning of the numbers of fetches, by layer."""
 
 
 ALL_TO_ALL = Section(
-    title="All-to-all",
+    title="Fetches between workers",
     position=60,
     tables=all_to_all_tables,
     opening=all_to_all_opening,
     to_read="One pair at a time, nothing else is under way: it is what a link and its two ends "
-    "can do. All pairs at once, every worker fetches from every other.",
+    "can do. All pairs at once, every worker fetches from every other; in rounds, from one.",
     not_to_conclude="That a backend that is slow with all pairs at once has a slow link: all "
     "fetches share the cores of a host.",
 )

@@ -1,4 +1,5 @@
 import itertools
+import re
 import time
 
 import builders
@@ -158,12 +159,12 @@ def test_words_have_a_contrast_of_4_5_to_their_cell():
         assert (light + 0.05) / (dark + 0.05) >= 4.5
 
 
-def _all_to_all(slow=1.0):
-    """Return a run of all-to-all: alone 2 GB/s, together a third, with one slow pair."""
-    case = builders.case(workload="all-to-all", n_workers=3, launches=1)
+def _fetches(slow=1.0, others="together", workload="all-to-all"):
+    """Return a run of fetches: alone 2 GB/s, others a third, with one slow pair."""
+    case = builders.case(workload=workload, n_workers=3, launches=1)
     records = [builders.end(case)]
     for src, dst in itertools.permutations("012", 2):
-        for channel, bandwidth in (("alone", 2e9), ("together", 6e8)):
+        for channel, bandwidth in (("alone", 2e9), (others, 6e8)):
             seconds = 16e6 / bandwidth * (slow if (src, dst) == ("1", "2") else 1)
             pair = {"src": src, "dst": dst, "channel": channel}
             records += 3 * [builders.transfer(case, 0, seconds, 16_000_000, **pair)]
@@ -171,19 +172,23 @@ def _all_to_all(slow=1.0):
 
 
 def test_alone_and_together_have_separate_panels():
-    figure = pair_figure.plot(_all_to_all())
+    figure = pair_figure.plot(_fetches())
     titles = [axes.get_title(loc="left") for axes in figure.axes if axes.get_title(loc="left")]
     assert titles == ["tcp, alone", "tcp, together"]
     alone, together = (_cells(_panel(figure, index)) for index in (0, 1))
     assert set(map(tuple, alone.values())) == {("2",) * 3}
     assert set(map(tuple, together.values())) == {("0.6",) * 3}
-    assert "all at once" in caption(figure)
+    words = "Largest blocks: alone: one pair at a time; together: all pairs at once."
+    assert words in caption(figure)
     assert misplaced(figure) == []
+    words = caption(pair_figure.plot(_fetches(others="rounds", workload="links")))
+    assert "one pair at a time; rounds: in rounds of pairs that share no host." in words
+    assert not re.search("all-to-all|together:", words)
 
 
 @pytest.mark.parametrize(("slow", "framed"), [(1.0, []), (5.0, [[(2, 1)]])])
 def test_slow_pairs_are_framed(slow, framed):
-    figure = pair_figure.plot(_all_to_all(slow))
+    figure = pair_figure.plot(_fetches(slow))
     for index in (0, 1):
         frames = [patch for patch in _panel(figure, index).patches if not patch.get_fill()]
         assert [_corners(frame) for frame in frames] == framed
