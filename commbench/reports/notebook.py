@@ -25,6 +25,9 @@ _TEMPLATE = """\
 <tr>{% for cell in row %}<td>{{ cell }}</td>{% endfor %}</tr>
 {% endfor %}
 </table>
+{% if part.note %}
+<p>{{ part.note }}</p>
+{% endif %}
 {% endif %}
 {% if loop.first and figure %}
 <img src="data:image/png;base64,{{ image }}" alt="{{ figure.words }}" style="width: 100%">

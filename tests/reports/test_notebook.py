@@ -1,6 +1,7 @@
 import builders
 
 import commbench
+from commbench.model import USER_CODE, ClusterSpec, Region
 
 
 def test_a_run_is_shown_with_its_verdict_and_a_figure(recorded):
@@ -11,6 +12,21 @@ def test_a_run_is_shown_with_its_verdict_and_a_figure(recorded):
     assert html.index("merge: use tcp") < html.index('<img src="data:image/png;base64,')
     assert "merge: use tcp" in run.summary()
     assert repr(run) == f"<Run {run.manifest.id}: merge over tcp, mpi>"
+
+
+def test_what_raised_is_said(recorded):
+    step = builders.case(workload="step", cluster=ClusterSpec(launcher=USER_CODE))
+    common = {"case_id": step.id, "launch": 0, "parent": -1, "name": "step", "seconds": 1.0}
+    records = [
+        record
+        for n, error in enumerate(("", "it broke"))
+        for record in (
+            Region(iteration=n, error=error, started_at_s=builders.EPOCH + 100 * n, **common),
+            builders.sample(step, 1.0, iteration=n, tool="your code"),
+        )
+    ]
+    html = recorded([step], builders.ended(records))._repr_html_()
+    assert "1 of 2 entries raised, and don&#39;t count." in html
 
 
 def test_texts_of_a_run_are_no_markup(recorded):

@@ -92,8 +92,9 @@ def plot_times(run: Run) -> Figure | None:
         f"Time per iteration, by workload and backend ({style.launches(shown)})",
         "Dot = median of one launch (a fresh cluster). Bar = median of the launches' medians"
         + style.interval("line", shown.confidence)
-        + " Ratio = time over the first backend's, by Hodges and Lehmann: below 1 is faster;"
-        " inconclusive = the run can't tell. Two bars: the launches split into two modes."
+        + " Ratio = time over the first backend's, by Hodges and Lehmann, of launches, not of the"
+        " medians: below 1 is faster; inconclusive = the run can't tell. Two bars: the launches"
+        " split into two modes."
         + " CPU time = CPU-seconds of all the cluster's processes in one iteration."
         * style.is_wide()
         + style.not_shown(run, groups, {case.id for cases in panels.values() for case in cases}),

@@ -180,6 +180,7 @@ def test_one_launch_has_no_interval():
 def test_median_ratio_verdict_and_cpu_time_are_printed():
     run = together(workload("tcp"), workload("ucx", seconds=3))
     first, second = stats.summaries(run).itertuples()
+    assert "of launches, not of the medians" in caption(plot_times(run))
     lines = _asides(plot_times(run).axes[0])
     assert lines[-0.75] == ["median", "ratio", "verdict", "CPU time"]
     verdict = run.comparisons[0].verdict
