@@ -45,7 +45,7 @@ def render(run: Run) -> str:
     if table.empty:
         raise UsageError(
             f"{run.manifest.id} has no sample of a ping-pong, and OSU's format is for ping-pongs; "
-            "commbench report RUN --format csv has all samples"
+            f"{run.path / 'samples.jsonl'} has all samples"
         )
     depth = table["layer"].map(LAYERS.index)
     blocks = [

@@ -44,8 +44,8 @@ def render(run: Run) -> str:
             events += _case(run, case, sample, first_process)
     if not events:
         raise UsageError(
-            f"{run.manifest.id} has no tasks, and a trace is of these; commbench report RUN "
-            "--format csv has all samples"
+            f"{run.manifest.id} has no tasks, and a trace is of these; "
+            f"{run.path / 'samples.jsonl'} has all samples"
         )
     return "[\n" + ",\n".join(json.dumps(event) for event in events) + "\n]\n"
 

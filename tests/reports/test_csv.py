@@ -4,7 +4,7 @@ import json
 import math
 
 import builders
-from builders import launches, sample
+from builders import launches, message, sample
 
 from commbench.reports import csv
 
@@ -33,6 +33,19 @@ def test_rows_have_parameters_and_cluster(recorded):
     assert [row["n_workers"] for row in rows] == ["2", "3"]
     assert {row["device"] for row in rows} == {"cpu"}
     assert [row["case_id"] for row in rows] == [case.id for case in cases]
+
+
+def test_messages_have_their_size(recorded):
+    merge, pingpong = builders.case(), builders.case(workload="pingpong")
+    fetches = builders.case(workload="all-to-all", n_workers=3)
+    records = [
+        sample(merge, 1.0), message(pingpong, 1.0, 8),
+        sample(fetches, 1.0, layer="together", payload_bytes=6 * 1024),
+    ]  # fmt: skip
+    text = csv.render(recorded([merge, pingpong, fetches], builders.ended(records)))
+    rows = {row["workload"]: row for row in reader.DictReader(io.StringIO(text))}
+    sizes = {"merge": "", "pingpong": "8", "all-to-all": "1024"}
+    assert {name: row["message_bytes"] for name, row in rows.items()} == sizes
 
 
 def test_an_empty_run_has_a_header_only(recorded):
