@@ -35,7 +35,7 @@ RC: dict[str, Any] = {
     "axes.spines.top": False, "axes.spines.right": False, "axes.axisbelow": True,
     "grid.color": "0.88", "grid.linewidth": 0.6, "hatch.linewidth": 0.6,
     "legend.fontsize": 8, "legend.title_fontsize": 8, "legend.frameon": False,
-    "figure.dpi": 100, "savefig.dpi": 200, "svg.hashsalt": "commbench",
+    "figure.dpi": 100, "savefig.dpi": 200, "svg.hashsalt": "commbench", "text.parse_math": False,
 }  # fmt: skip
 
 ACTIVITIES = {

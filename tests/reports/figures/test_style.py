@@ -25,6 +25,12 @@ def test_a_backend_has_the_same_look_in_every_run():
     assert style.backend_styles(_run("mpi", "tcp"))["mpi"] == together_["mpi"]
 
 
+def test_dollars_in_names_are_no_formula():
+    figure = iteration_figures.plot_times(together(workload("$A_$B")))
+    style.encoded(figure, "svg")
+    assert "$A_$B" in [text.get_text() for text in figure.findobj(mpl.text.Text)]
+
+
 def test_backends_of_a_run_have_different_colours_and_markers():
     names = [*style._KNOWN, *(f"other-{index}" for index in range(7))]
     looks = style.backend_styles(_run(*names))
