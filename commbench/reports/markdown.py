@@ -48,8 +48,8 @@ def _row(cells: tuple[str, ...]) -> str:
 
 
 def _line(text: str) -> str:
-    # Otherwise it could begin a heading, a list or a quotation.
-    return re.sub(r"^([#>+-]|\d+(?=[.)]))", r"\\\1", _escape(text))
+    # Otherwise it could begin a heading, a list or a quotation. Digits can't be escaped.
+    return re.sub(r"^(\d+(?=[.)])|(?=[#>+-]))", r"\1\\", _escape(text))
 
 
 def _escape(text: str, end: str = " ") -> str:

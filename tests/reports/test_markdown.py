@@ -61,6 +61,14 @@ def test_tables_are_those_of_github(recorded):
             assert [read_back(cell) for cell in cells(line)] == list(row)
 
 
+@pytest.mark.parametrize(
+    ("line", "shown"),
+    [("1. a", r"1\. a"), ("12) a", r"12\) a"), ("# a", r"\# a"), ("- a", r"\- a"), ("1 a", "1 a")],
+)
+def test_a_line_begins_no_list_or_heading(line, shown):
+    assert markdown.page("title", [line], [], []) == f"# title\n\n{shown}\n"
+
+
 def test_titles_are_not_hyphenated(recorded):
     text = markdown.render(recorded([CASE], [sample(CASE, 1.0), builders.wire(CASE, 1)]))
     assert "| time vs tcp |" in text
