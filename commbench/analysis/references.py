@@ -189,7 +189,8 @@ def compare_with_references(run: Run, references: Sequence[Reference]) -> list[C
     Raises
     ------
     UsageError
-        If there is no reference for this system, or one matches no case or several numbers.
+        If there is no reference for this system, or one matches no case or several numbers, or is
+        the throughput of a workload that counts no bytes.
     """
     system = _system(run)
     mine = [r for r in references if fnmatchcase(system, r.system)]
@@ -222,6 +223,11 @@ def _value(run: Run, reference: Reference) -> tuple[float, int]:
         raise UsageError(
             f"{reference.name}: {max(len(cases), len(rows))} numbers of {run.manifest.id} are "
             "that; say which by params, cluster, layer or message_bytes"
+        )
+    if reference.metric == "throughput" and (rows["payload_bytes"] == 0).any():
+        raise UsageError(
+            f"{reference.name}: {reference.workload} counts no bytes, and has no throughput; use "
+            'metric = "time"'
         )
     # Launches that were cut short are not compared.
     rows = rows[rows["n_launches"] > 0]

@@ -208,6 +208,15 @@ def test_size_that_was_not_measured_fails(path, tmp_path):
     )
 
 
+def test_a_workload_that_counts_no_bytes_has_no_throughput(tmp_path):
+    case = builders.case(workload="tiny-tasks")
+    records = [builders.sample(case, 1.0, launch=n, payload_bytes=0) for n in range(6)]
+    run = builders.written(tmp_path, [case], builders.ended(records), environment=NODE1).path
+    table = {"workload": '"tiny-tasks"', "metric": '"throughput"', "unit": '"MB/s"'}
+    error = usage_error(check(run, "--reference", references(tmp_path, table)))
+    assert "tiny-tasks counts no bytes, and has no throughput; use metric" in error
+
+
 def test_the_size_of_all_pairs_at_once_is_that_of_a_block_as_in_json(tmp_path):
     case = builders.case(workload="all-to-all", n_workers=4)
     block = 16 * 2**20
