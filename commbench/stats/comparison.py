@@ -155,13 +155,13 @@ def controls(control: str, cases: Iterable[Case]) -> dict[str, Case]:
     """
     cases = list(cases)
     variants = {(_task(case), case.variant): case for case in cases}
-    found = {}
+    by_id = {}
     for case in cases:
         alike = replace(case, backend=control).variant
         other = variants.get((_task(case), control)) or variants.get((_task(case), alike))
         if other is not None and other.id != case.id:
-            found[case.id] = other
-    return found
+            by_id[case.id] = other
+    return by_id
 
 
 def relative_to(control: str, every: Iterable[Side]) -> list[Side]:
