@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import shlex
 import socket
 import sys
@@ -27,7 +28,8 @@ from commbench.launchers.base import Launcher, RunningCluster, memory_limit, wor
 from commbench.launchers.local import nanny_environment
 from commbench.launchers.members import forwarded_env, without_paths_in
 from commbench.machine import gpu, process
-from commbench.model import ClusterSpec
+from commbench.machine.environment import SECRETS
+from commbench.model import ClusterSpec, registry
 
 if TYPE_CHECKING:
     from commbench.backends.base import Backend
@@ -54,23 +56,26 @@ class SshCluster(RunningCluster):
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="ssh", daemon=True)
         self._thread.start()
-        try:
-            with _logged(self._log):
-                self._start()
-        except BaseException:
-            self._stop()
-            raise
+        with contextlib.ExitStack() as starting:
+            try:
+                starting.enter_context(_logged(self._log))
+                starting.enter_context(_without_secrets())
+                address = self._start_ends()
+                starting.close()
+                self._connect(address)
+            except BaseException:
+                self._stop()
+                raise
 
-    def _start(self) -> None:
-        from distributed import Client
-
+    def _start_ends(self) -> str:
+        """Start scheduler and workers, and return the scheduler's address."""
         scheduler_host, *others = self._spec.hosts
         hosts = [others[index % len(others)] for index in range(self._spec.n_workers)]
         crowd = Counter(hosts)
         options = {"port": 0}
         starting = self._submit(self._start_end("scheduler", scheduler_host, "", options))
         self._result(starting, "scheduler")
-        address = self._ends["scheduler"].address
+        address: str = self._ends["scheduler"].address
         starts = {
             f"worker {index}": self._start_end(
                 f"worker {index}", host, address,
@@ -88,6 +93,11 @@ class SshCluster(RunningCluster):
         started = {name: self._submit(start) for name, start in starts.items()}
         for came, (name, start) in enumerate(started.items()):
             self._result(start, name, f"{came} of {self._spec.n_workers} workers came, but ")
+        return address
+
+    def _connect(self, address: str) -> None:
+        from distributed import Client
+
         self.client = Client(address, timeout=self._left())
         members.join(self, self._spec, self._protocol, self._deadline)
         members.watch(self)
@@ -254,6 +264,32 @@ def _logged(file: Path) -> Iterator[None]:
         logger.setLevel(before)
         logger.removeHandler(handler)
         handler.close()
+
+
+@contextlib.contextmanager
+def _without_secrets() -> Iterator[None]:
+    """Leave secrets out of Dask's configuration, which SSHCluster writes into commands."""
+    import dask
+
+    given = dask.config.global_config
+    keys = {backend.key_variable for backend in registry.loadable("backend").values()} - {""}
+    secret = re.compile("|".join((SECRETS.pattern, *keys)), re.IGNORECASE)
+    dask.config.global_config = _public(given, secret)
+    try:
+        yield
+    finally:
+        dask.config.global_config = given
+
+
+def _public(config: Mapping[str, Any], secret: re.Pattern[str], prefix: str = "DASK_") -> Any:
+    """Return `config` without the keys whose variables have a name that matches `secret`."""
+    public: dict[str, Any] = {}
+    for key, value in config.items():
+        name = prefix + str(key).replace("-", "_")
+        if not secret.search(name):
+            nested = isinstance(value, Mapping)
+            public[key] = _public(value, secret, f"{name}__") if nested else value
+    return public
 
 
 async def _reason(end: Any, error: Exception) -> str:

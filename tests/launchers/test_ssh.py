@@ -5,6 +5,8 @@ import sys
 from dataclasses import replace
 from unittest.mock import Mock
 
+import dask
+import distributed  # noqa: F401 - before a test changes its configuration
 import processes
 import pytest
 import sshd
@@ -65,6 +67,23 @@ def test_variables_of_backend_case_and_user_are_forwarded(spec, tmp_path, monkey
         pids = cluster.foreign_pids
     assert len(pids) == 3
     processes.until(lambda: not any(map(processes.lives, pids)), "the end of all processes")
+
+
+def test_secrets_of_the_configuration_are_in_no_command(spec, tmp_path, tag):
+    secrets = {"distributed.comm.mpi.key": "s3cret", "gateway.auth.kwargs.password": "pa55"}
+    with (
+        dask.config.set({**secrets, "mine.name": "x-y"}),
+        SshLauncher().start(spec, "tcp", tmp_path) as cluster,
+    ):
+        environs = [
+            cluster.client.run_on_scheduler(lambda: dict(os.environ)),
+            *cluster.client.run(lambda: dict(os.environ)).values(),
+        ]
+        assert all(dask.config.get(key) == value for key, value in secrets.items())
+    for environ in environs:
+        config = dask.config.deserialize(environ["DASK_INTERNAL_INHERIT_CONFIG"])
+        assert dask.config.get("mine.name", config=config) == "x-y"
+        assert not any(dask.config.get(key, None, config=config) for key in secrets)
 
 
 def test_what_tasks_print_is_logged_and_stops_no_worker(spec, tmp_path, tag):
