@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
 _UNKNOWN_SCHEDULER = "tcp://SCHEDULER:PORT"
-_OURS = frozenset({"scheduler", "name", "cores", "protocol", "security", "nanny", "config_name"})
+_OURS = frozenset(
+    {"scheduler", "name", "cores", "processes", "protocol", "security", "nanny", "config_name"}
+)
 _LISTS = (
     "job_extra_directives", "job_script_prologue", "worker_extra_args", "job_directives_skip",
 )  # fmt: skip
@@ -61,12 +63,16 @@ class JobLauncher(Launcher):
         super().validate(spec, backend)
         known = sorted(self._parameters() - _OURS)
         for key in spec.launcher_options:
+            if key == "processes":
+                raise UsageError(
+                    "a job has one worker, because several need nannies; leave processes out, and "
+                    "raise --workers, or the --threads of each"
+                )
             if key.replace("-", "_") not in known:
                 raise UsageError(
                     f"the launcher {self.name} has no option {key!r}; known: {', '.join(known)} "
                     "(those of dask-jobqueue)"
                 )
-        self.n_jobs(spec)
         self.script(spec, backend.protocol, Path(), {})
 
     def script(  # noqa: D102
@@ -80,16 +86,6 @@ class JobLauncher(Launcher):
     ) -> RunningCluster:
         return JobCluster(self, spec, protocol, scratch, preload)
 
-    def n_jobs(self, spec: ClusterSpec) -> int:
-        """Return the number of jobs for the workers of `spec`."""
-        per_job = self._processes(spec)
-        if spec.n_workers % per_job:
-            raise UsageError(
-                f"{spec.n_workers} workers can't be divided into jobs of {per_job} (processes); "
-                "make one a multiple of the other"
-            )
-        return spec.n_workers // per_job
-
     def job(
         self, spec: ClusterSpec, protocol: str, scratch: Path, environ: Mapping[str, str],
         scheduler: str, name: str, preload: Sequence[str] = (),
@@ -102,6 +98,7 @@ class JobLauncher(Launcher):
             If dask-jobqueue rejects an option or a key of the configuration.
         """
         import dask
+        import dask_jobqueue  # noqa: F401 - it fills in the configuration
 
         options = self._options(spec)
         prologue, extra, arguments = (
@@ -122,13 +119,12 @@ class JobLauncher(Launcher):
             # The queue assigns GPUs to a job.
             variables.pop(_VISIBLE, None)
         exports = [f"export {key}={shlex.quote(value)}" for key, value in variables.items()]
-        per_job = self._processes(spec)
         try:
             return resolve_name(self.job_class)(
                 scheduler=scheduler,
                 name=name,
-                cores=per_job * spec.threads_per_worker,
-                processes=per_job,
+                cores=spec.threads_per_worker,
+                processes=1,
                 nanny=False,
                 protocol=protocol,
                 job_extra_directives=list(extra),
@@ -139,7 +135,7 @@ class JobLauncher(Launcher):
                     "--no-dashboard",
                     *preload_options(worker_preloads(spec, preload)),
                 ],
-                **{key: value for key, value in options.items() if key != "processes"},
+                **options,
             )
         except (TypeError, ValueError) as error:
             reason = str(error).strip().splitlines()[0].rstrip(":.")
@@ -147,17 +143,6 @@ class JobLauncher(Launcher):
                 f"dask-jobqueue can't make a job for {self.name}: {reason}. Say it "
                 f"by --launcher-option, for example memory=8GB, or in jobqueue.yaml"
             ) from error
-
-    def _processes(self, spec: ClusterSpec) -> int:
-        import dask
-        import dask_jobqueue  # noqa: F401 - it fills in the configuration
-
-        n_processes = self._options(spec).get("processes")
-        if n_processes is None:
-            n_processes = dask.config.get(f"jobqueue.{self.name}.processes") or 1
-        if not isinstance(n_processes, int) or n_processes < 1:
-            raise UsageError(f"processes is {n_processes!r}; it is the number of workers in a job")
-        return n_processes
 
     def _options(self, spec: ClusterSpec) -> dict[str, Any]:
         options = {}
@@ -194,7 +179,7 @@ class JobCluster(LocalCluster):
         self._start_scheduler(contact, protocol, *self._listens_at(spec), *preload_options(preload))
         self._connect_to_scheduler(contact, preload)
         address = self.client.scheduler.address
-        for index in range(self._launcher.n_jobs(spec)):
+        for index in range(spec.n_workers):
             job = self._launcher.job(
                 spec, protocol, self._scratch, os.environ, address, str(index), preload
             )

@@ -123,12 +123,13 @@ def test_a_dry_run_writes_no_file_and_submits_nothing(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_job_of_several_workers_requests_the_cores_of_all():
-    option = ("--launcher-option", "processes=2")
-    (script,) = dry_run("slurm", "--launches", 2, "--workers", 4, "--threads", 3, *option)
-    assert "--cpus-per-task=6" in script
+def test_a_job_has_one_worker_and_requests_its_cores():
+    with dask.config.set({"jobqueue.slurm.processes": 4}):
+        (script,) = dry_run("slurm", "--launches", 2, "--workers", 4, "--threads", 3)
+    assert "--cpus-per-task=3" in script
     assert "--nthreads 3" in script
-    assert "--nworkers 2" in script
+    # With it, dask worker refuses --no-nanny.
+    assert "--nworkers" not in script
 
 
 @pytest.mark.parametrize(
@@ -227,8 +228,7 @@ def test_a_launch_cancels_its_jobs_when_the_runner_is_gone(install, tmp_path, mo
     [
         ({"que": "short"}, "no option 'que'; known: .*queue"),
         ({"cores": "4"}, "no option 'cores'"),
-        ({"processes": "3"}, "2 workers can't be divided into jobs of 3"),
-        ({"processes": "none"}, "processes is 'none'"),
+        ({"processes": "2"}, "a job has one worker"),
         ({"memory": "much"}, "dask-jobqueue can't make a job for slurm"),
     ],
 )
