@@ -1,5 +1,6 @@
 import importlib.util
 import itertools
+import os
 import sys
 from unittest.mock import Mock
 
@@ -97,9 +98,29 @@ def value_of(option, arguments):
 
 @needs_mpi
 def test_ranks_on_this_host_listen_on_loopback(mpiexec_arguments):
-    arguments = mpiexec_arguments(MPICH, n_workers=3)
+    arguments = mpiexec_arguments("Some MPI 1.0", n_workers=3)
     assert arguments[:2] == ["-n", "4"]
     assert value_of("--interface", arguments) == "lo"
+
+
+@needs_mpi
+def test_hydra_detects_no_job_if_ranks_are_to_run_on_this_host(mpiexec_arguments):
+    arguments = mpiexec_arguments(MPICH, n_workers=3)
+    assert arguments[:6] == ["-launcher", "fork", "-rmk", "user", "-n", "4"]
+
+
+@needs_mpi
+def test_ranks_stay_on_this_host_within_a_job_of_slurm(tmp_path, monkeypatch, tag):
+    called = tmp_path / "called"
+    processes.program(tmp_path / "srun", f"touch {called}; exit 1")
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    job = {"NODELIST": "node[1-2]", "NNODES": "2", "TASKS_PER_NODE": "2(x2)", "JOBID": "1"}
+    for name, value in job.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    with MpirunLauncher().start(ClusterSpec(launcher="mpirun"), "tcp", tmp_path) as cluster:
+        assert len(cluster.names) == 2
+        assert not cluster.remote_members
+    assert not called.exists()
 
 
 @needs_mpi
