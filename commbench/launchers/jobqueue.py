@@ -36,9 +36,13 @@ _UNKNOWN_SCHEDULER = "tcp://SCHEDULER:PORT"
 _OURS = frozenset(
     {"scheduler", "name", "cores", "processes", "protocol", "security", "nanny", "config_name"}
 )
-_LISTS = (
-    "job_extra_directives", "job_script_prologue", "worker_extra_args", "job_directives_skip",
-)  # fmt: skip
+_LISTS = {
+    "job_extra_directives": "job_extra",
+    "job_script_prologue": "env_extra",
+    "worker_extra_args": "extra",
+    "job_directives_skip": "header_skip",
+}
+"""The options that are lists, and their older names."""
 
 
 class JobLauncher(Launcher):
@@ -61,14 +65,18 @@ class JobLauncher(Launcher):
                 "memory that it asks for; say --launcher-option memory=8GB"
             )
         super().validate(spec, backend)
-        known = sorted(self._parameters() - _OURS)
+        known = sorted(self._parameters() - _OURS - {*_LISTS.values()})
+        renamed = {old: new for new, old in _LISTS.items()}
         for key in spec.launcher_options:
-            if key == "processes":
+            name = key.replace("-", "_")
+            if name == "processes":
                 raise UsageError(
                     "a job has one worker, because several need nannies; leave processes out, and "
                     "raise --workers, or the --threads of each"
                 )
-            if key.replace("-", "_") not in known:
+            if name in renamed:
+                raise UsageError(f"dask-jobqueue calls {key} {renamed[name]} now; say that")
+            if name not in known:
                 raise UsageError(
                     f"the launcher {self.name} has no option {key!r}; known: {', '.join(known)} "
                     "(those of dask-jobqueue)"
@@ -102,7 +110,7 @@ class JobLauncher(Launcher):
 
         options = self._options(spec)
         prologue, extra, arguments = (
-            dask.config.get(f"jobqueue.{self.name}.{key.replace('_', '-')}", [])
+            self._configured(key) or self._configured(_LISTS[key]) or []
             if (given := options.pop(key, None)) is None
             else given
             for key in ("job_script_prologue", "job_extra_directives", "worker_extra_args")
@@ -143,6 +151,11 @@ class JobLauncher(Launcher):
                 f"dask-jobqueue can't make a job for {self.name}: {reason}. Say it "
                 f"by --launcher-option, for example memory=8GB, or in jobqueue.yaml"
             ) from error
+
+    def _configured(self, key: str) -> Any:
+        import dask
+
+        return dask.config.get(f"jobqueue.{self.name}.{key}", None)
 
     def _options(self, spec: ClusterSpec) -> dict[str, Any]:
         options = {}

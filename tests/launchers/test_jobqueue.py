@@ -116,6 +116,16 @@ def test_a_script_exports_the_variables_of_backend_and_user(queue, tmp_path, mon
     assert environ["SITE"] == "yes"
 
 
+@pytest.mark.filterwarnings("ignore:.* has been renamed:FutureWarning")
+def test_a_configuration_with_older_names_is_used():
+    older = {"env-extra": ["module load x"], "job-extra": ["--exclusive"], "extra": ["--no-reconn"]}
+    with dask.config.set({f"jobqueue.slurm.{key}": value for key, value in older.items()}):
+        (script,) = dry_run("slurm", "--launches", 1)
+    lines = script.splitlines()
+    assert {"module load x", "#SBATCH --exclusive"} <= set(lines)
+    assert "--no-reconn" in lines[-1]
+
+
 def test_a_dry_run_writes_no_file_and_submits_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -228,6 +238,8 @@ def test_a_launch_cancels_its_jobs_when_the_runner_is_gone(install, tmp_path, mo
     [
         ({"que": "short"}, "no option 'que'; known: .*queue"),
         ({"cores": "4"}, "no option 'cores'"),
+        ({"env_extra": "module load x"}, "calls env_extra job_script_prologue now"),
+        ({"job-extra": "--exclusive"}, "calls job-extra job_extra_directives now"),
         ({"processes": "2"}, "a job has one worker"),
         ({"memory": "much"}, "dask-jobqueue can't make a job for slurm"),
     ],
