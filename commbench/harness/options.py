@@ -495,12 +495,24 @@ def overrides(given: dict[str, Any]) -> dict[str, Any]:
 
     Device and placement are not included, because they depend on the machine and the number of
     workers.
+
+    Raises
+    ------
+    UsageError
+        If an option of the launcher is given twice.
     """
     values: dict[str, Any] = {
         name: given.get(how.key)
         for name, how in ClusterSpec.settings("size", "launcher", "gpu").items()
     }
-    values["launcher_options"] = dict(values["launcher_options"] or ()) or None
+    pairs = values["launcher_options"] or ()
+    for key, times in Counter(key.replace("-", "_") for key, _ in pairs).items():
+        if times > 1:
+            raise UsageError(
+                f"--launcher-option {key} is given {times} times; give it once (several directives "
+                "of a job are a list)"
+            )
+    values["launcher_options"] = dict(pairs) or None
     if values["scheduler"] and os.path.isfile(values["scheduler"]):
         values["scheduler"] = str(Path(values["scheduler"]).resolve())
     return {name: value for name, value in values.items() if value is not None}

@@ -256,10 +256,12 @@ class JobCluster(LocalCluster):
 
 
 def _value(text: str) -> Any:
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
+    """Return a list, a whole number, True, False or None; a name, such as 1e5 or 01, is text."""
+    with contextlib.suppress(ValueError, SyntaxError):
+        value = ast.literal_eval(text)
+        if isinstance(value, list) or (isinstance(value, int | None) and repr(value) == text):
+            return value
+    return text
 
 
 class SlurmLauncher(JobLauncher):

@@ -110,7 +110,11 @@ class SshCluster(RunningCluster):
     ) -> None:  # fmt: skip
         from distributed.deploy import ssh
 
-        connect = {key: _value(text) for key, text in self._options.items() if key in _CONNECT}
+        connect = {
+            key: int(text) if key == "port" and text.isdecimal() else text
+            for key, text in self._options.items()
+            if key in _CONNECT
+        }
         python = self._options.get("python", sys.executable)
         defaults = nanny_environment() if scheduler else {}
         chosen = forwarded_env(os.environ, self._spec.env, defaults)
@@ -300,7 +304,3 @@ async def _reason(end: Any, error: Exception) -> str:
     last = said.strip().splitlines()[-3:]
     cause = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     return " | ".join([cause, *last])
-
-
-def _value(text: str) -> Any:
-    return int(text) if text.isdecimal() else text

@@ -155,6 +155,12 @@ def test_auto_is_gpu_with_a_gpu_and_cupy(cupy, gpus, device, monkeypatch):
     assert options.cluster({"device": "cpu", "workers": 3}).n_workers == 3
 
 
+def test_an_option_of_the_launcher_is_given_once():
+    pairs = (("job_extra_directives", "--exclusive"), ("job-extra-directives", "--gres=gpu:1"))
+    with pytest.raises(UsageError, match="job_extra_directives is given 2 times"):
+        options.overrides({"launcher_option": pairs})
+
+
 def test_options_that_are_not_given_override_nothing():
     given = dict.fromkeys(("launches", "iterations", "warmups", "seed", "timeout"))
     assert options.replication(given) == {}

@@ -116,6 +116,14 @@ def test_a_script_exports_the_variables_of_backend_and_user(queue, tmp_path, mon
     assert environ["SITE"] == "yes"
 
 
+def test_names_that_look_like_numbers_stay_as_they_are():
+    given = ("queue=1e5", "account=1_0", "job_cpu=3", "job_directives_skip=['-J']")
+    (script,) = dry_run("slurm", *(f"--launcher-option={pair}" for pair in given))
+    directives = {"#SBATCH -p 1e5", "#SBATCH -A 1_0", "#SBATCH --cpus-per-task=3"}
+    assert directives <= set(script.splitlines())
+    assert "#SBATCH -J" not in script
+
+
 @pytest.mark.filterwarnings("ignore:.* has been renamed:FutureWarning")
 def test_a_configuration_with_older_names_is_used():
     older = {"env-extra": ["module load x"], "job-extra": ["--exclusive"], "extra": ["--no-reconn"]}

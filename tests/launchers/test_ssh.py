@@ -128,6 +128,7 @@ def test_a_worker_ends_and_is_reported_once_when_its_connection_breaks(
     ("option", "message"),
     [
         ({"port": "1"}, r"scheduler on 127\.0\.0\.1 did not start: ConnectionRefusedError"),
+        ({"username": "12345"}, r"scheduler on 127\.0\.0\.1 did not start: PermissionDenied"),
         ({"username": "nobody-here"}, r"scheduler on 127\.0\.0\.1 did not start: PermissionDenied"),
         ({"known_hosts": os.devnull}, r"did not start: HostKeyNotVerifiable"),
         ({"python": "/no/python"}, r"(?s)did not start: .*No such file"),
