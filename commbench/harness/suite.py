@@ -239,6 +239,8 @@ def varied_cases(
             workload, names, params, replace(spec, placement=locate(spec)), **replication
         )
 
+    for key in cluster.dask_config:
+        vary_.validate_key(key)
     settings = vary_.settings(vary)
     if not settings:
         yield from cases(backends, cluster)

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib.util import find_spec
 from itertools import chain, product
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -158,7 +159,7 @@ def _known(name: str) -> str:
     if (key := name.removeprefix("--").replace("-", "_")) in OPTIONS:
         return key
     if "." in name:
-        _validate_key(name)
+        validate_key(name)
     elif not re.fullmatch(r"[A-Z][A-Z0-9_]*", name) or name.startswith(("DASK_", "COMMBENCH_")):
         raise UnknownNameError(
             "setting", name,
@@ -168,23 +169,36 @@ def _known(name: str) -> str:
     return name
 
 
-def _validate_key(name: str) -> None:
+def validate_key(name: str) -> None:
+    """Raise an error if a key of Dask's configuration would have no effect.
+
+    Those of installed packages that Dask does not import, such as distributed-ucxx, are accepted.
+
+    Raises
+    ------
+    UsageError
+        If it is unknown, or one of nannies.
+    """
     import dask
     import distributed  # noqa: F401 - it fills in the configuration
 
     if name.startswith("distributed.nanny."):
         raise UsageError(
-            f"{name} has no effect: the workers have no nanny. Vary the environment variable "
-            "itself, such as OMP_NUM_THREADS"
+            f"{name} can't be set: the workers have no nanny, and commbench sets the variables "
+            "of one. Set the environment variable itself, such as OMP_NUM_THREADS"
         )
     missing = object()
-    if dask.config.get(name, missing) is missing:
-        keys = sorted(_keys(dask.config.config))
-        raise UnknownNameError(
-            "key of Dask's configuration", name,
-            [key for key in keys if key.startswith(name.rpartition(".")[0])]
-            or {f"{key.partition('.')[0]}.…" for key in keys},
-        )  # fmt: skip
+    section = name.partition(".")[0].replace("-", "_")
+    if dask.config.get(name, missing) is not missing:
+        return
+    if section and dask.config.get(section, None) is None and find_spec(section):
+        return
+    keys = sorted(_keys(dask.config.config))
+    raise UnknownNameError(
+        "key of Dask's configuration", name,
+        [key for key in keys if key.startswith(name.rpartition(".")[0])]
+        or {f"{key.partition('.')[0]}.…" for key in keys},
+    )  # fmt: skip
 
 
 def _keys(config: dict[str, Any], prefix: str = "") -> Iterator[str]:

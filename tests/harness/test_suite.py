@@ -83,6 +83,14 @@ BAD = {
         + 'cluster.dask_config = {"array.rechunk.method" = "p2p"}',
         "no effect on rechunk", "--method",
     ),
+    "an unknown key of Dask": (
+        'cluster.dask_config = {"distributed.comm.compresion" = "lz4"}\n' + MERGE,
+        "case[0]", "did you mean 'distributed.comm.compression'?",
+    ),
+    "a variable of a nanny": (
+        'cluster.dask_config = {"distributed.nanny.pre-spawn-environ.OMP_NUM_THREADS" = 4}\n'
+        + MERGE, "the workers have no nanny", "Set the environment variable itself",
+    ),
     "the same case twice": (MERGE + MERGE, "merge over tcp", "twice"),
     "the same backend in two spellings": (
         MERGE + 'backends = ["ucx:tcp+shm", "ucx:shm+tcp"]', "ucx:tcp+shm", "twice",

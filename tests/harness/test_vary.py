@@ -25,6 +25,10 @@ REFUSED = {
     "a variable of Dask": ("DASK_TEMPORARY_DIRECTORY=a|b", "keys of Dask's configuration"),
     "an unknown key": ("distributed.comm.compresion=null|lz4", "did you mean 'distributed.comm.co"),
     "a key of nannies": ("distributed.nanny.environ.A=1|2", "the workers have no nanny"),
+    "a variable of nannies": (
+        "distributed.nanny.pre-spawn-environ.OMP_NUM_THREADS=1|2",
+        "Set the environment variable",
+    ),
     "a key that merge sets": ("dataframe.shuffle.method=tasks|p2p", "its parameter shuffle"),
     "an unknown section": ("foo.bar=1|2", "known: admin.…, array.…"),
     "no number": ("workers=2|many", "'many' is not a number"),
@@ -54,6 +58,11 @@ def test_what_cant_be_varied_is_refused_before_anything_starts(text, message, tm
 def test_a_setting_that_the_backend_sets_is_refused(backend, text):
     with pytest.raises(UsageError, match=f"{backend} sets .* itself"):
         variants(["tcp", backend], text)
+
+
+def test_keys_of_packages_that_dask_does_not_import_are_settings():
+    names = variants(["tcp"], "pandas.made-up=1|2")
+    assert names == ["made-up=1", "made-up=2"]
 
 
 def test_a_setting_is_varied_once():
