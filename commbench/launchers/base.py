@@ -97,11 +97,28 @@ class RunningCluster(ABC):
 
 
 def worker_preloads(spec: ClusterSpec, preload: Sequence[str]) -> list[str]:
-    """Return the modules that workers import before they communicate: `preload` and GPU setup.
+    """Return the modules that workers import before they communicate.
 
-    Scheduler and client don't set up a GPU, because they would allocate an RMM pool in vain.
+    These are GPU setup, which comes before all that may use CUDA, those of Dask's configuration,
+    and `preload`. Scheduler and client don't set up a GPU, because they would allocate an RMM pool
+    in vain.
     """
-    return [*([gpu.PRELOAD] if spec.device == "gpu" else []), *preload]
+    gpus = [gpu.PRELOAD] if spec.device == "gpu" else []
+    return [*gpus, *_configured_preloads("worker"), *preload]
+
+
+def scheduler_preloads(preload: Sequence[str]) -> list[str]:
+    """Return the modules that the scheduler imports: as configured for Dask, and `preload`."""
+    return [*_configured_preloads("scheduler"), *preload]
+
+
+def _configured_preloads(role: str) -> list[str]:
+    # Dask ignores them where others are given.
+    import dask
+    import distributed  # noqa: F401 - it fills in the configuration
+
+    modules = dask.config.get(f"distributed.{role}.preload")
+    return [modules] if isinstance(modules, str) else [*modules]
 
 
 def memory_limit(spec: ClusterSpec, default: int | float) -> int | float:

@@ -141,7 +141,7 @@ class JobLauncher(Launcher):
                 worker_extra_args=[
                     *arguments,
                     "--no-dashboard",
-                    *preload_options(worker_preloads(spec, preload)),
+                    *map(shlex.quote, preload_options(worker_preloads(spec, preload))),
                 ],
                 **options,
             )
@@ -189,7 +189,7 @@ class JobCluster(LocalCluster):
 
     def _start(self, spec: ClusterSpec, protocol: str, preload: Sequence[str]) -> None:
         contact = self._scratch / "scheduler.json"
-        self._start_scheduler(contact, protocol, *self._listens_at(spec), *preload_options(preload))
+        self._start_scheduler(contact, protocol, preload, *self._listens_at(spec))
         self._connect_to_scheduler(contact, preload)
         address = self.client.scheduler.address
         for index in range(spec.n_workers):

@@ -31,6 +31,7 @@ from commbench.launchers.base import (
     Launcher,
     RunningCluster,
     memory_limit,
+    scheduler_preloads,
     worker_preloads,
 )
 from commbench.machine import gpu, process
@@ -72,7 +73,7 @@ class LocalCluster(RunningCluster):
         if self._forks:
             for module in (*_IMPORTED, *preload):
                 importlib.import_module(module)
-        self._start_scheduler(contact, protocol, "--host", "127.0.0.1", *preload_options(preload))
+        self._start_scheduler(contact, protocol, preload, "--host", "127.0.0.1")
         n_processes = int(spec.launcher_options.get(_PROCESSES, spec.n_workers))
         n_processes = min(n_processes, spec.n_workers)
         # Each worker compares its limit with the memory of its process.
@@ -124,10 +125,13 @@ class LocalCluster(RunningCluster):
             }
             self._start_dask(f"spec {first}", "--spec", json.dumps(workers), **nanny_environment())
 
-    def _start_scheduler(self, contact: Path, protocol: str, *options: str) -> None:
+    def _start_scheduler(
+        self, contact: Path, protocol: str, preload: Sequence[str], *options: str
+    ) -> None:
         self._start_dask(
             "scheduler", "--scheduler-file", contact, "--protocol", protocol,
             "--port", "0", "--no-dashboard", *options,
+            *preload_options(scheduler_preloads(preload)),
         )  # fmt: skip
 
     def _start_dask(self, name: str, /, *options: str | Path, **environ: str) -> None:

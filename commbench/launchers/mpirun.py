@@ -19,7 +19,13 @@ import psutil
 
 from commbench.errors import LaunchError, UnavailableError, UsageError
 from commbench.launchers import members
-from commbench.launchers.base import Launcher, RunningCluster, memory_limit, worker_preloads
+from commbench.launchers.base import (
+    Launcher,
+    RunningCluster,
+    memory_limit,
+    scheduler_preloads,
+    worker_preloads,
+)
 from commbench.launchers.local import CHILD_COMMAND, LocalCluster, equal_share, nanny_environment
 from commbench.launchers.members import forwarded_env
 from commbench.machine import environment, gpu, installed
@@ -53,7 +59,7 @@ class MpirunCluster(LocalCluster):
             str(memory_limit(spec, share)),
         ]  # fmt: skip
         preloads = {
-            "DASK_DISTRIBUTED__SCHEDULER__PRELOAD": json.dumps(list(preload)),
+            "DASK_DISTRIBUTED__SCHEDULER__PRELOAD": json.dumps(scheduler_preloads(preload)),
             "DASK_DISTRIBUTED__WORKER__PRELOAD": json.dumps(worker_preloads(spec, preload)),
         }
         version = _version(mpiexec)

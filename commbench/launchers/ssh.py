@@ -24,7 +24,13 @@ from typing import TYPE_CHECKING, Any
 
 from commbench.errors import LaunchError, UsageError
 from commbench.launchers import members
-from commbench.launchers.base import Launcher, RunningCluster, memory_limit, worker_preloads
+from commbench.launchers.base import (
+    Launcher,
+    RunningCluster,
+    memory_limit,
+    scheduler_preloads,
+    worker_preloads,
+)
 from commbench.launchers.local import nanny_environment
 from commbench.launchers.members import forwarded_env, without_paths_in
 from commbench.machine import gpu, process
@@ -72,7 +78,7 @@ class SshCluster(RunningCluster):
         scheduler_host, *others = self._spec.hosts
         hosts = [others[index % len(others)] for index in range(self._spec.n_workers)]
         crowd = Counter(hosts)
-        options = {"port": 0}
+        options = {"port": 0, "preload": scheduler_preloads(self._preload)}
         starting = self._submit(self._start_end("scheduler", scheduler_host, "", options))
         self._result(starting, "scheduler")
         address: str = self._ends["scheduler"].address
@@ -131,7 +137,7 @@ class SshCluster(RunningCluster):
                  "-m", "commbench.launchers.child", "--tethered"]
             ),
             "kwargs": {
-                "protocol": self._protocol, "dashboard": False, "preload": self._preload,
+                "protocol": self._protocol, "dashboard": False,
                 **self._listens_at(host), **options,
             },
         }  # fmt: skip

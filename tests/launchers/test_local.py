@@ -5,13 +5,16 @@ import subprocess
 import sys
 import time
 
+import dask
+import distributed  # noqa: F401 - before a test changes its configuration
 import processes
 import pytest
 
 from commbench.backends import parse
 from commbench.errors import UsageError
+from commbench.launchers.base import worker_preloads
 from commbench.launchers.local import LocalLauncher
-from commbench.machine import process
+from commbench.machine import gpu, process
 from commbench.model import ClusterSpec, Placement
 
 # The processes of a launch have no warnings as errors and no captured output as pytest's has.
@@ -189,6 +192,32 @@ def test_workers_that_share_processes_are_measured_without_their_threads(tmp_pat
     assert run.tasks["worker"].nunique() == 5
     assert run.coverage["n_lost"].sum() == 0
     assert tag.processes() == []
+
+
+@pytest.mark.parametrize("options", [{}, {"processes": "1"}])
+def test_preloads_of_the_configuration_come_before_those_of_the_workload(options, tag, tmp_path):
+    (tmp_path / "mine.py").write_text("def dask_setup(server):\n    server.mine = True\n")
+    preload = [str(tmp_path / "mine.py")]
+    spec = ClusterSpec(n_workers=1, launcher_options=options)
+    keys = ("distributed.scheduler.preload", "distributed.worker.preload")
+    with (
+        dask.config.set(dict.fromkeys(keys, preload)),
+        LocalLauncher().start(spec, "tcp", tmp_path, ("colorsys",)) as cluster,
+    ):
+        client = cluster.client
+        assert client.run_on_scheduler(
+            lambda dask_scheduler: [each.name for each in dask_scheduler.preloads]
+        ) == [*preload, "colorsys"]
+        (names,) = client.run(
+            lambda dask_worker: [each.name for each in dask_worker.preloads]
+        ).values()
+        assert names == [*preload, "colorsys"]
+        assert client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.mine)
+
+
+def test_gpu_setup_comes_before_all_that_may_use_cuda():
+    with dask.config.set({"distributed.worker.preload": "mine"}):
+        assert worker_preloads(ClusterSpec(device="gpu"), ["ours"]) == [gpu.PRELOAD, "mine", "ours"]
 
 
 @pytest.mark.parametrize("given", [{"device": "gpu"}, {"placement": (Placement(cpus="0"),) * 2}])
