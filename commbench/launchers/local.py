@@ -44,6 +44,7 @@ CHILD_COMMAND = (sys.executable, "-m", "commbench.launchers.child")
 _IMPORTED = tuple(f"distributed.cli.dask_{name}" for name in ("scheduler", "worker", "spec"))
 _START, _STARTS = "start", ("fork", "spawn")
 _PROCESSES = "processes"
+_NICS = "UCX_NET_DEVICES"
 _CLOSE_SECONDS = 5.0
 _END_SECONDS = 2.5
 
@@ -207,6 +208,11 @@ class LocalLauncher(Launcher):
 
     def validate(self, spec: ClusterSpec, backend: Backend) -> None:  # noqa: D102
         super().validate(spec, backend)
+        if _NICS in spec.env and any(binding.nic for binding in spec.placement):
+            raise UsageError(
+                f"{_NICS} is set, and the placement sets it to each worker's NIC; leave out one of "
+                "them (--placement auto has NICs; nic is a key of a placement file)"
+            )
         for option, value in spec.launcher_options.items():
             if option == _PROCESSES and value.isdecimal() and int(value):
                 if spec.device == "gpu" or spec.placement:
@@ -243,7 +249,7 @@ def _binding_env(placement: Placement) -> dict[str, str]:
     # The module `child` applies the CPUs.
     # UCX's TCP needs the loopback.
     nics = f"{placement.nic},lo" if placement.nic not in ("", "lo") else placement.nic
-    variables = {process.CPUS: placement.cpus, "UCX_NET_DEVICES": nics}
+    variables = {process.CPUS: placement.cpus, _NICS: nics}
     return {name: value for name, value in variables.items() if value}
 
 

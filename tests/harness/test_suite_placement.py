@@ -84,6 +84,15 @@ def test_a_placement_that_would_be_ignored_is_refused(workload, launcher, messag
         cases_for(workload, ["tcp"], {}, cluster)
 
 
+def test_a_variable_that_the_nic_of_a_placement_would_override_is_refused(write):
+    path = str(write(TWO_WORKERS.replace("gpu = 3\n", "")))
+    with pytest.raises(UsageError, match="UCX_NET_DEVICES is set, and the placement sets it"):
+        [*suite.varied_cases(
+            "merge", ["tcp", "ucx"], {}, ClusterSpec(), ["UCX_NET_DEVICES=lo|eth0"],
+            lambda spec: suite.choose_placement(path, spec),
+        )]  # fmt: skip
+
+
 def test_a_suite_names_a_placement_file_for_all_or_single_cases(write, tmp_path):
     write(TWO_WORKERS)
     path = write(
