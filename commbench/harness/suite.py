@@ -59,7 +59,7 @@ from commbench.harness import vary as vary_
 from commbench.harness.cases import cases_for, make_suite, structure
 from commbench.machine import cores
 from commbench.machine.topology import discovery, workers
-from commbench.model import Case, ClusterSpec, Placement, Suite, published
+from commbench.model import Case, ClusterSpec, Placement, Suite, published, registry
 from commbench.workloads import device, user_code
 from commbench.workloads.base import PairWorkload
 
@@ -414,6 +414,11 @@ def choose_placement(
         If the file is invalid or has too few workers, or the host has too few GPUs or CPUs.
     """
     n_workers, n_cpus = cluster.n_workers, cluster.cpus_per_worker
+    if n_cpus and "placement" not in registry.load("launcher", cluster.launcher).supports:
+        raise UsageError(
+            "--cpus-per-worker binds workers to CPUs of this host, and the launcher "
+            f"{cluster.launcher} may start them on others; leave it out, or add --launcher local"
+        )
     if n_cpus and (choice != "none" or cluster.device == "gpu"):
         raise UsageError(
             "--cpus-per-worker and --placement both bind workers, and a worker with a GPU is bound "

@@ -162,6 +162,14 @@ def test_too_few_cpus_for_workers_are_refused(monkeypatch):
         suite.choose_placement("none", ClusterSpec(cpus_per_worker=-1))
 
 
+@pytest.mark.parametrize("n_workers", [2, 999])
+def test_launchers_that_bind_no_worker_take_no_cpus_per_worker(n_workers):
+    hosts = ("head", "node1")
+    spec = ClusterSpec(launcher="ssh", hosts=hosts, n_workers=n_workers, cpus_per_worker=1)
+    with pytest.raises(UsageError, match="--cpus-per-worker binds workers to CPUs of this host"):
+        suite.choose_placement("none", spec)
+
+
 @pytest.mark.parametrize(("choice", "device"), [("auto", "cpu"), ("none", "gpu")])
 def test_cpus_per_worker_are_the_only_binding(choice, device):
     with pytest.raises(UsageError, match="both bind workers"):
