@@ -105,9 +105,6 @@ class JobLauncher(Launcher):
         UsageError
             If dask-jobqueue rejects an option or a key of the configuration.
         """
-        import dask
-        import dask_jobqueue  # noqa: F401 - it fills in the configuration
-
         options = self._options(spec)
         prologue, extra, arguments = (
             self._configured(key) or self._configured(_LISTS[key]) or []
@@ -115,7 +112,7 @@ class JobLauncher(Launcher):
             else given
             for key in ("job_script_prologue", "job_extra_directives", "worker_extra_args")
         )
-        if not dask.config.get(f"jobqueue.{self.name}.log-directory", None):
+        if not self.log_directory(spec):
             # A folder may have blanks in its name.
             logs = (
                 shlex.join(word.format(logs=scratch) for word in line.split())
@@ -152,8 +149,15 @@ class JobLauncher(Launcher):
                 f"by --launcher-option, for example memory=8GB, or in jobqueue.yaml"
             ) from error
 
+    def log_directory(self, spec: ClusterSpec) -> str:
+        """Return the folder of the jobs' logs in options or configuration, or ""."""
+        return str(
+            self._options(spec).get("log_directory") or self._configured("log_directory") or ""
+        )
+
     def _configured(self, key: str) -> Any:
         import dask
+        import dask_jobqueue  # noqa: F401 - it fills in the configuration
 
         return dask.config.get(f"jobqueue.{self.name}.{key}", None)
 
@@ -198,9 +202,10 @@ class JobCluster(LocalCluster):
             )
             self._submit(job)
         ids = ", ".join(str(job.job_id) for job in self._jobs)
+        logs = self._launcher.log_directory(spec) or self._scratch
         hint = (
             f"; the jobs are {ids} of {self._launcher.name}: {self._launcher.status_command} tells "
-            f"why one waits, and their logs are in {self._scratch}"
+            f"why one waits, and their logs are in {logs}"
         )
         members.join(self, spec, protocol, self._deadline, hint)
         children = {child.pid for child in self._processes}

@@ -116,6 +116,17 @@ def test_a_script_exports_the_variables_of_backend_and_user(queue, tmp_path, mon
     assert environ["SITE"] == "yes"
 
 
+@EACH_QUEUE
+def test_logs_go_to_the_folder_of_the_option(queue, tmp_path):
+    (script,) = dry_run(queue, "--launcher-option", f"log_directory={tmp_path}")
+    mark = QUEUES[queue][2]
+    written = [
+        line for line in script.splitlines() if line.startswith((f"{mark} -o", f"{mark} -e"))
+    ]
+    assert len(written) == 2
+    assert all(f" {tmp_path}/" in line for line in written)
+
+
 def test_names_that_look_like_numbers_stay_as_they_are():
     given = ("queue=1e5", "account=1_0", "job_cpu=3", "job_directives_skip=['-J']")
     (script,) = dry_run("slurm", *(f"--launcher-option={pair}" for pair in given))
@@ -169,16 +180,21 @@ def test_workers_are_jobs_that_are_cancelled_at_the_end(queue, install, tmp_path
     processes.until(lambda: not any(map(processes.lives, workers)), "the end of the workers")
 
 
-def test_jobs_that_do_not_start_in_time_are_named_and_cancelled(install, tmp_path, monkeypatch):
+@pytest.mark.parametrize("logs", ["", "elsewhere"])
+def test_jobs_that_do_not_start_in_time_are_named_and_cancelled(
+    logs, install, tmp_path, monkeypatch
+):
     folder = install("slurm", NEVER)
     wait_for = members.wait_for
     # The deadline passes when the scheduler runs, however slow the machine is.
     monkeypatch.setattr(
         members, "wait_for", lambda client, spec, _, hint: wait_for(client, spec, 0.0, hint)
     )
-    requested = replace(spec("slurm"), start_timeout_s=170.0)
+    options = {"log_directory": str(tmp_path / logs)} if logs else {}
+    requested = replace(spec("slurm", **options), start_timeout_s=170.0)
     message = (
-        r"0 of 2 workers came within 170 s \(--start-timeout\); the jobs are (\d+), \1 of slurm"
+        r"0 of 2 workers came within 170 s \(--start-timeout\); the jobs are (\d+), \1 of slurm: "
+        rf".*logs are in {tmp_path / logs}$"
     )
     with pytest.raises(LaunchError, match=message):
         registry.load("launcher", "slurm")().start(requested, "tcp", tmp_path)
