@@ -11,6 +11,7 @@ import dataclasses
 import json
 import os
 import selectors
+import shlex
 import shutil
 import signal
 import subprocess
@@ -160,7 +161,7 @@ def _stream(launch: Launch, run: Path, scratch: Path) -> Generator[Record | Phas
                 "that doesn't answer?); they would disturb the next launches"
             )
             yield failure("end", message)
-            raise LaunchError(f"{message}. When they are gone: --resume {run}")
+            raise LaunchError(f"{message}. When they are gone: --resume {shlex.quote(str(run))}")
 
 
 def dask_variable(key: str) -> str:

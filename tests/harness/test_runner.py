@@ -253,13 +253,13 @@ def test_an_interrupt_at_the_end_of_a_launch_kills_it(monkeypatch):
 
 def test_a_process_that_survives_ends_the_run(tmp_path, monkeypatch):
     monkeypatch.setattr(runner.process, "kill_marked", lambda _: [123])
-    plan, records = runner.run_plan(launches("fake", count=2), tmp_path), []
+    plan, records = runner.run_plan(launches("fake", count=2), tmp_path / "a run"), []
 
     def run():
         for record in plan:
             records.append(record)
 
-    with pytest.raises(LaunchError, match=r"survive SIGKILL: 123.*--resume"):
+    with pytest.raises(LaunchError, match=r"survive SIGKILL: 123.*--resume '.*/a run'"):
         run()
     (failure,) = select(records, Failure)
     assert (failure.stage, select(records, LaunchEnd)) == ("end", [])
