@@ -407,6 +407,7 @@ def test_only_variables_of_dask_ucx_mpi_and_cuda_are_kept_and_secrets_redacted()
         "UCX_TLS": "tcp", "UCXPY_PROGRESS_MODE": "blocking", "OMP_NUM_THREADS": "1",
         "DASK_DISTRIBUTED__COMM__COMPRESSION": "false", "MPICH_GPU_SUPPORT_ENABLED": "1",
         "MPIR_CVAR_NOLOCAL": "1", "OMPI_MCA_pml": "ucx", "CUDA_VISIBLE_DEVICES": "0,1",
+        "CUDA_LAUNCH_BLOCKING": "1", "GLIBC_TUNABLES": "glibc.malloc.trim_threshold=0",
     }  # fmt: skip
     secret = (
         "DASK_COILED__TOKEN", "DASK_GATEWAY__AUTH__KWARGS", "DASK_INTERNAL_INHERIT_CONFIG",
