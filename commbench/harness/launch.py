@@ -89,7 +89,7 @@ def main() -> int:
     """Run the launch on standard input, and return the exit status: 0 or, if it failed, 1."""
     launch = records.decode_launch(json.loads(sys.stdin.readline()))
     descriptor = int(os.environ["COMMBENCH_RECORDS_FD"])
-    # The runner takes the end of this pipe for the end of the launch.
+    # Processes that this one starts must not write records.
     os.set_inheritable(descriptor, False)
     scratch = Path(os.environ["COMMBENCH_SCRATCH"])
     name = f"{launch.case.id}-{launch.index}"
