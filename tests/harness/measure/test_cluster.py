@@ -28,6 +28,8 @@ from commbench.store.emitter import InMemory
 from commbench.workloads.base import ClusterWorkload, Context
 
 MB = 10**6
+CLOCKS_S = 1.0
+"""What Dask's clocks may be apart on a busy machine, where heartbeats, which set them, are late."""
 N_ARRAYS = 3
 
 
@@ -169,8 +171,8 @@ def test_fetches_of_preparation_and_checks_are_in_no_iteration(moves, iteration)
     assert sum(record.nbytes for record in fetched) == pytest.approx(N_ARRAYS * MB, rel=0.001)
     (sample,) = select(moves, Sample, iteration)
     for record in fetched:
-        assert sample.started_at_s - 0.1 < record.start_s < record.stop_s
-        assert record.stop_s < sample.started_at_s + sample.seconds + 0.1
+        assert sample.started_at_s - CLOCKS_S < record.start_s < record.stop_s
+        assert record.stop_s < sample.started_at_s + sample.seconds + CLOCKS_S
     # As many fetches began as were logged.
     counts = {count.worker: count for count in select(moves, LogCount, iteration)}
     assert counts["0"].n_started == 0
@@ -198,8 +200,8 @@ def test_every_iteration_computes_its_whole_graph_again(moves, iteration):
     assert all(t.nbytes >= MB for t in tasks if t.name == "make")
     (sample,) = select(moves, Sample, iteration)
     for task in tasks:
-        assert sample.started_at_s - 0.1 < task.start_s <= task.stop_s
-        assert task.stop_s < sample.started_at_s + sample.seconds + 0.1
+        assert sample.started_at_s - CLOCKS_S < task.start_s <= task.stop_s
+        assert task.stop_s < sample.started_at_s + sample.seconds + CLOCKS_S
 
 
 def forgetful(dask_scheduler):
