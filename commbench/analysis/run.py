@@ -178,6 +178,7 @@ class Run:
     timed = cached_property(lambda run: stats.timed(run))
     measured = cached_property(lambda run: stats.measured(run))
     moved_bytes = cached_property(lambda run: stats.moved_bytes(run))
+    seconds_per_byte = cached_property(lambda run: stats.seconds_per_byte(run))
     launch_medians = cached_property(lambda run: stats.launch_medians(run))
     summaries = cached_property(lambda run: stats.summaries(run))
     costs = cached_property(lambda run: stats.costs(run))

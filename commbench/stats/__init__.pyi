@@ -12,7 +12,14 @@ from .efficiency import scaling
 from .inference import CONFIDENCE, MIN_LAUNCHES, median_interval
 from .layers import LATENCY_MODES, additions, load_bandwidths, pingpong_mode, shown_sizes
 from .link_model import link_models
-from .pairs import coverage, link_bandwidths, moved_bytes, pair_bandwidths, shuffles
+from .pairs import (
+    coverage,
+    link_bandwidths,
+    moved_bytes,
+    pair_bandwidths,
+    seconds_per_byte,
+    shuffles,
+)
 from .published import (
     PublishedComparison,
     machine,
@@ -43,7 +50,8 @@ __all__ = [
     "launch_medians", "least_launches", "limit_s", "link_bandwidths", "link_models",
     "load_bandwidths", "look", "machine", "measured", "measured_quantities", "median_interval",
     "moved_bytes", "next_block", "outer_regions", "pair_bandwidths", "pingpong_mode",
-    "profile_shares", "published_comparisons", "ratios", "reproduced", "scaling", "shown_sizes",
-    "shuffles", "slow_latencies", "slow_pairs", "spreads", "summaries", "timed", "typical_sample",
-    "undecided", "unknown", "without_control", "worker_profiles", "worker_times",
+    "profile_shares", "published_comparisons", "ratios", "reproduced", "scaling",
+    "seconds_per_byte", "shown_sizes", "shuffles", "slow_latencies", "slow_pairs", "spreads",
+    "summaries", "timed", "typical_sample", "undecided", "unknown", "without_control",
+    "worker_profiles", "worker_times",
 ]  # fmt: skip

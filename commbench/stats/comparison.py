@@ -45,6 +45,8 @@ MIN_EFFECT = 0.05
 COMPRESSION = "distributed.comm.compression"
 EQUAL_WORK = 0.05
 """The largest relative difference of the bytes moved per iteration with which times compare."""
+LITTLE_TIME = 0.2
+"""The share of the smallest difference that matters that a difference of bytes may explain."""
 FEW_BYTES = 10_000
 """The difference of the bytes moved that means nothing, as of longer addresses in messages."""
 MIN_SESSIONS = 3
@@ -110,11 +112,34 @@ def comparisons(run: Run) -> list[Comparison]:
         medians = [side.medians for side in group]
         alike = inference.all_alike(medians, paired=complete) if len(group) > 2 else 0.0
         pairs = [pair for pair in combinations(group, 2) if _are_compared(*pair)]
-        compared = compare_pairs(pairs, min_effect, alike=alike, paired=True, alpha=alpha)
+        unequal = [_is_unequal(run, *pair, min_effect) for pair in pairs]
+        compared = compare_pairs(
+            pairs, min_effect, alike=alike, paired=True, alpha=alpha, unequal=unequal
+        )
         results += _without_contradicted(
             compared, [bool(one.case.original or two.case.original) for one, two in pairs]
         )
     return results
+
+
+def _is_unequal(run: Run, one: Side, two: Side, min_effect: float) -> bool:
+    """Return whether one side moved so many more bytes that the times don't compare the sides."""
+    less, more = sorted((one.moved_bytes, two.moved_bytes))
+    # Comparisons with nan are false.
+    if not more - less > max(EQUAL_WORK * less, FEW_BYTES):
+        return False
+    if one.case.cluster.n_workers != two.case.cluster.n_workers:
+        return False
+    # Compression is to change the bytes on the wire.
+    codings = [side.case.settings.get(COMPRESSION, "as it is") for side in (one, two)]
+    if codings[0] != codings[1]:
+        return False
+    # Without overlap, transfers cost the most.
+    slowest = max(
+        run.seconds_per_byte.get(side.case.id, math.inf) for side in (one, two) if side.moved_bytes
+    )
+    fastest_s = min(side.median_s for side in (one, two))
+    return not slowest * (more - less) < LITTLE_TIME * min_effect * fastest_s
 
 
 def _are_compared(one: Side, two: Side) -> bool:
@@ -247,7 +272,7 @@ def between(
         for side in olds
         if (key := (same.get(side.case.id, ""), side.layer, side.payload_bytes)) in candidates
     ]
-    compared = compare_pairs(pairs, min_effect, paired=interleaved, equal_work=False)
+    compared = compare_pairs(pairs, min_effect, paired=interleaved)
     usual = _session_ratios(history, control, len({one.case.id for one, _ in pairs}))
     return [
         _after_sessions(each, usual.get(_key(one), math.nan))
@@ -299,7 +324,7 @@ def _after_sessions(comparison: Comparison, usual: float) -> Comparison:
 
 def compare_pairs(
     pairs: Sequence[tuple[Side, Side]], min_effect: float, *, alike: float = 0.0,
-    paired: bool = False, alpha: float = 1 - CONFIDENCE, equal_work: bool = True,
+    paired: bool = False, alpha: float = 1 - CONFIDENCE, unequal: Sequence[bool] = (),
 ) -> list[Comparison]:  # fmt: skip
     """Compare the second of each pair with the first.
 
@@ -313,9 +338,9 @@ def compare_pairs(
         blocks and pairs is significant.
     alpha
         The two-sided level of the tests, and the level of each one-sided test for ``same``.
-    equal_work
-        Whether sides that moved other bytes have the verdict ``unequal``. Of one case with other
-        software, the bytes are a part of what has changed.
+    unequal
+        Of each pair, whether it has the verdict ``unequal``; by default, none has. Of one case with
+        other software, the bytes are a part of what has changed.
     """
     interval_tests = [
         inference.SIGNED_RANK
@@ -340,10 +365,10 @@ def compare_pairs(
     )
     return [
         _comparison(
-            one, two, min_effect, max(p_value, alike), test, interval_test, level, alpha, equal_work
+            one, two, min_effect, max(p_value, alike), test, interval_test, level, alpha, is_unequal
         )
-        for (one, two), p_value, test, interval_test in zip(
-            pairs, adjusted, tests, interval_tests, strict=True
+        for (one, two), p_value, test, interval_test, is_unequal in zip(
+            pairs, adjusted, tests, interval_tests, unequal or [False] * len(pairs), strict=True
         )
     ]
 
@@ -373,7 +398,7 @@ def _detectable(one: Side, two: Side, min_effect: float, test: str, level: float
 
 def _comparison(
     one: Side, two: Side, min_effect: float, p_value: float, test: str, interval_test: str,
-    level: float, alpha: float, equal_work: bool,
+    level: float, alpha: float, is_unequal: bool,
 ) -> Comparison:  # fmt: skip
     """Return the comparison of two sides.
 
@@ -400,15 +425,9 @@ def _comparison(
             ]  # fmt: skip
             (low, high), (below, above), (same_low, same_high) = np.exp(intervals).tolist()
             margin = float(np.exp(np.abs(intervals[-1]).max())) - 1
-    less, more = sorted((one.moved_bytes, two.moved_bytes))
     significant = p_value <= alpha and n_launches >= MIN_LAUNCHES
     limit = 1 + min_effect
-    # Comparisons with nan are false.
-    as_many = one.case.cluster.n_workers == two.case.cluster.n_workers
-    # Compression is to change the bytes on the wire.
-    codings = [each.case.settings.get(COMPRESSION, "as it is") for each in (one, two)]
-    as_coded = equal_work and as_many and codings[0] == codings[1]
-    if as_coded and more - less > max(EQUAL_WORK * less, FEW_BYTES):
+    if is_unequal:
         verdict = "unequal"
     elif significant and ratio > limit and min(below, low) > 1:
         verdict = "slower"

@@ -207,6 +207,14 @@ def moved_bytes(run: Run) -> pd.Series[float]:
     return (moved / samples.groupby("case_id").size()).dropna()
 
 
+def seconds_per_byte(run: Run) -> pd.Series[float]:
+    """Return the time of all logged transfers, one after another, by their bytes, per case."""
+    log = counted(run.transfers[["case_id", "launch", "iteration", *_TIMED]], run)
+    log = log.assign(seconds=(log["stop_s"] - log["start_s"]).clip(lower=0))
+    sums = log.groupby("case_id", observed=True)[["seconds", "nbytes"]].sum()
+    return sums["seconds"] / sums["nbytes"]
+
+
 def coverage(run: Run) -> pd.DataFrame:
     """Return how much of the traffic between workers the transfer logs contain, per case.
 

@@ -279,7 +279,7 @@ def test_limits_do_not_depend_on_the_other_cases_of_the_run(recorded_and_ended):
     assert limits[0] == limits[1] == limits[2]
 
 
-def moving(recorded, moved, placement="pinned"):
+def moving(recorded, moved, placement="pinned", seconds=0.0):
     """Return a run with the bytes of its iterations by backend; the second takes twice as long."""
     cases = [
         builders.case(backend, cluster=ClusterSpec(task_placement=placement)) for backend in moved
@@ -292,6 +292,8 @@ def moving(recorded, moved, placement="pinned"):
                 records.append(sample(case, factor * (1 + launch / 100), **at))
                 size = sizes[(launch * 2 + iteration) % len(sizes)]
                 records.append(wire(case, size, **at))
+                if seconds:
+                    records.append(builders.transfer(case, 0.0, seconds, size, **at))
                 # What a worker writes to itself doesn't cross.
                 records.append(wire(case, 10**9, src="1", **at))
     return recorded(cases, builders.ended(records))
@@ -310,6 +312,14 @@ def test_a_verdict_needs_equal_work(recorded, moved, other, verdict):
     (comparison,) = run.comparisons
     assert comparison.verdict == verdict
     assert (comparison.baseline_moved_bytes, comparison.candidate_moved_bytes) == (moved, other)
+
+
+@pytest.mark.parametrize(("seconds", "verdict"), [(0.009, "slower"), (0.012, "unequal")])
+def test_bytes_whose_transfer_takes_little_time_are_no_unequal_work(recorded, seconds, verdict):
+    # The first moves as much as the difference; 1 % of its second is little.
+    run = moving(recorded, {"tcp": (100_000,), "mpi": (200_000,)}, seconds=seconds)
+    (comparison,) = run.comparisons
+    assert comparison.verdict == verdict
 
 
 def test_bytes_are_the_mean_over_iterations(recorded):
