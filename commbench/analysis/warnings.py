@@ -220,7 +220,7 @@ def undecided(run: Run) -> Iterator[str]:
     if rule and run.ended_by == "time" and (n_open := len(stats.undecided(run))):
         yield (
             f"{n_open} of {len(run.comparisons)} comparisons {'is' if n_open == 1 else 'are'} "
-            f"undecided for differences of {100 * rule.detect:.3g}% at the end of the budget of "
+            f"undecided for differences of {100 * rule.detect:g}% at the end of the budget of "
             f"{rule.budget_s:.0f} s; repeat with a longer --budget or a larger --detect"
         )
 
@@ -239,7 +239,7 @@ def _imprecise(run: Run) -> Iterator[str]:
         yield (
             f"the budget of {rule.budget_s:.0f} s ended before the median of "
             f"{run.case_names[case_id]}{at * bool(sizes)} was known "
-            f"within ±{100 * rule.detect:.3g}%: "
+            f"within ±{100 * rule.detect:g}%: "
             + (
                 f"it is known within ±{100 * widest:.3g}%"
                 if widest < math.inf

@@ -172,7 +172,7 @@ def _known(name: str) -> str:
 def validate_key(name: str) -> None:
     """Raise an error if a key of Dask's configuration would have no effect.
 
-    Those of installed packages that Dask does not import, such as distributed-ucxx, are accepted.
+    Those of packages for Dask that it does not import are accepted, such as distributed-ucxx.
 
     Raises
     ------
@@ -188,10 +188,13 @@ def validate_key(name: str) -> None:
             "of one. Set the environment variable itself, such as OMP_NUM_THREADS"
         )
     missing = object()
-    section = name.partition(".")[0].replace("-", "_")
-    if dask.config.get(name, missing) is not missing:
+    # A mapping that is empty by default, such as a worker's resources, may have any key.
+    above = dask.config.get(name.rpartition(".")[0], missing) if "." in name else missing
+    if dask.config.get(name, missing) is not missing or above == {}:
         return
-    if section and dask.config.get(section, None) is None and find_spec(section):
+    section = name.partition(".")[0].replace("-", "_")
+    package = "dask_jobqueue" if section == "jobqueue" else section
+    if package.startswith(("dask_", "distributed_")) and find_spec(package):
         return
     keys = sorted(_keys(dask.config.config))
     raise UnknownNameError(

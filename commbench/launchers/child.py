@@ -80,8 +80,9 @@ class ForkedModule:
 def _run_module(name: str, arguments: Sequence[str], environ: Mapping[str, str], log: Path) -> None:
     process.die_with_parent()
     process.rename(name)
+    names = environ.keys() - os.environ.keys()
     os.environ.update(environ)
-    process.configure_allocator()
+    process.configure_allocator(names)
     null, output = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_CREAT, 0o666)
     for source, target in ((null, 0), (output, 1), (output, 2)):
         os.dup2(source, target)

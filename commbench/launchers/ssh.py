@@ -291,15 +291,18 @@ def _without_secrets() -> Iterator[None]:
         dask.config.global_config = given
 
 
-def _public(config: Mapping[str, Any], secret: re.Pattern[str], prefix: str = "DASK_") -> Any:
-    """Return `config` without the keys whose variables have a name that matches `secret`."""
-    public: dict[str, Any] = {}
-    for key, value in config.items():
-        name = prefix + str(key).replace("-", "_")
-        if not secret.search(name):
-            nested = isinstance(value, Mapping)
-            public[key] = _public(value, secret, f"{name}__") if nested else value
-    return public
+def _public(value: Any, secret: re.Pattern[str], name: str = "DASK") -> Any:
+    """Return a configuration without the keys whose variables have a name that matches `secret`."""
+    if isinstance(value, list | tuple):
+        return [_public(each, secret, name) for each in value]
+    if not isinstance(value, Mapping):
+        return value
+    names = {key: f"{name}__{key}".replace("-", "_") for key in value}
+    return {
+        key: _public(value[key], secret, name)
+        for key, name in names.items()
+        if not secret.search(name)
+    }
 
 
 async def _reason(end: Any, error: Exception) -> str:

@@ -35,7 +35,7 @@ _VARIABLES = (
     r"(UCX|UCXPY|DASK|OMP|MALLOC|MPICH|MPIR|OMPI|MPI4PY|CUDA)_.*|GLIBC_TUNABLES"
     r"|RAPIDS_LIBUCX_PREFER_SYSTEM_LIBRARY|(OPENBLAS|MKL)_NUM_THREADS"
 )
-SECRETS = re.compile("TOKEN|SECRET|PASS|AUTH|CREDENTIAL|MPI__KEY", re.IGNORECASE)
+SECRETS = re.compile("TOKEN(?!IZE)|SECRET|PASS|AUTH|CREDENTIAL|MPI__KEY", re.IGNORECASE)
 """What the names of variables with secrets contain: Dask reads any setting from a variable."""
 # The last one has a whole configuration in base64.
 _NOT_SHOWN = re.compile(f"{SECRETS.pattern}|KEY|INHERIT_CONFIG", re.IGNORECASE)

@@ -14,7 +14,7 @@ import select
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Protocol
 
@@ -40,6 +40,7 @@ GONE_SECONDS = 10.0
 # malloc.h
 _M_MMAP_THRESHOLD = -3
 _MMAP_THRESHOLD_BYTES = 128 * 1024
+_MAX_INT = 2**31 - 1
 _MALLOC_OPTIONS = {
     "MALLOC_TRIM_THRESHOLD_": -1, "MALLOC_TOP_PAD_": -2, "MALLOC_MMAP_THRESHOLD_": -3,
     "MALLOC_MMAP_MAX_": -4, "MALLOC_PERTURB_": -6, "MALLOC_ARENA_TEST": -7, "MALLOC_ARENA_MAX": -8,
@@ -176,21 +177,26 @@ def rename(name: str) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_NAME, name.encode())
 
 
-def configure_allocator() -> None:
-    """Let this process's variables of glibc's allocator have the effect they have at a start.
+def configure_allocator(names: Collection[str]) -> None:
+    """Let variables of glibc's allocator that are new have the effect they have at a start.
 
-    It does nothing with other C libraries, which don't read these variables.
+    It does nothing with other C libraries, which don't read them.
     """
+    tunables = os.environ.get("GLIBC_TUNABLES", "")
+    tuned = set(re.findall(r"glibc\.malloc\.(\w+)=", tunables))
     given = {
-        option: int(os.environ[name])
+        option: min(int(os.environ[name]), _MAX_INT)
         for name, option in _MALLOC_OPTIONS.items()
-        if os.environ.get(name, "").isdecimal()
-    }
+        if name in names and os.environ[name].isdecimal()
+        and name.removeprefix("MALLOC_").rstrip("_").lower() not in tuned
+    }  # fmt: skip
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if not given or mallopt is None:
         return
-    # glibc raises the threshold as memory is freed, until an option is set.
-    for option, value in {_M_MMAP_THRESHOLD: _MMAP_THRESHOLD_BYTES, **given}.items():
+    if "MALLOC_MMAP_THRESHOLD_" not in os.environ and "mmap_threshold" not in tuned:
+        # glibc raises it as memory is freed, until an option is set.
+        mallopt(_M_MMAP_THRESHOLD, _MMAP_THRESHOLD_BYTES)
+    for option, value in given.items():
         mallopt(option, value)
 
 

@@ -169,6 +169,8 @@ class Channel:
             raise ChannelClosedError(self._end_reason() or "the connection is closed")
         if self._peer_closed:
             self._close_if_done()
+            # Nobody may read again.
+            self._start_grace()
         return message
 
     async def _wait_for_message(self) -> None:
@@ -338,7 +340,10 @@ class Channel:
             # The loop stood still, so that MPI was not asked for that long.
             self._start_grace()
         elif self._lost is not None:
-            self._end(self._lost)
+            for _ in range(N_LAST_PROBES):
+                self._probe()
+            if self._message is None:
+                self._end(self._lost)
 
     def _cancel_grace(self) -> None:
         if self._grace is not None:

@@ -16,6 +16,7 @@ frame on another device than the event loop's current one is copied to that firs
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import functools
 import importlib.util
@@ -42,9 +43,12 @@ def path() -> str:
     # That RMM is loaded proves nothing: Dask's workers import it wherever it is installed. What
     # arrives needs it.
     has_rmm = "rmm" in sys.modules or importlib.util.find_spec("rmm") is not None
-    # CuPy can be imported without a driver, and lacks this function while it is imported.
-    has_gpu = getattr(sys.modules.get("cupy"), "is_available", bool)
-    if not has_rmm or not has_gpu():
+    # CuPy can be imported without a driver, for which some versions raise an error here. It lacks
+    # this function while it is imported.
+    has_gpu = False
+    with contextlib.suppress(Exception):
+        has_gpu = getattr(sys.modules.get("cupy"), "is_available", bool)()
+    if not has_rmm or not has_gpu:
         return HOST
     return DIRECT if is_cuda_aware() else STAGED
 

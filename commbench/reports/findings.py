@@ -13,7 +13,7 @@ from commbench.reports.sections import Quantity, Section, Table, some
 from commbench.reports.sections.differences import slowdowns
 from commbench.stats.inference import MIN_LAUNCHES
 
-_MAX_NAMES = 3
+MAX_NAMES = 3
 
 
 def largest(run: Run, most: int, only: Collection[str] = ()) -> list[list[Finding]]:
@@ -59,7 +59,10 @@ def sentence(run: Run, findings: Sequence[Finding]) -> str:
     who = names[first.case_id]
     shared = [
         each for each in run.findings
-        if _cause(run, each) == _cause(run, first)
+        if (
+            _cause(run, each) == _cause(run, first)
+            or (each.rule, each.statement) == (first.rule, first.statement)
+        )
         and each.effect.is_known and each not in findings
     ]  # fmt: skip
     shared.sort(key=lambda each: each.effect.rank)
@@ -69,9 +72,9 @@ def sentence(run: Run, findings: Sequence[Finding]) -> str:
         for each in (*findings[1:], *shared)
     ]  # fmt: skip
     alike = all(each.statement == first.statement for each in (*findings, *shared))
-    also = some(others, _MAX_NAMES)
+    also = some(others, MAX_NAMES)
     if first.is_fine:
-        text = f"{some([*dict.fromkeys(names[each.case_id] for each in findings)], _MAX_NAMES)}: "
+        text = f"{some([*dict.fromkeys(names[each.case_id] for each in findings)], MAX_NAMES)}: "
         text = text * (len(names) > 1) + first.statement
     elif not first.effect.is_known:
         text = first.statement

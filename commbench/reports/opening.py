@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, groupby
 from typing import Any
@@ -95,8 +96,10 @@ def opening(run: Run, *, warns: bool = True) -> Iterator[str | Table]:
         parts += problems
     parts += _trust(run)
     rules = {each.rule for group in shown for each in group if each.effect.is_known}
-    # Their sentences name all cases with such a finding.
+    # Their sentences name the cases with such a finding, unless there are too many.
     named = [each for each in run.findings if each.rule in rules and each.effect.is_known]
+    n_named = Counter(each.rule for each in named)
+    named = [each for each in named if n_named[each.rule] <= 1 + findings.MAX_NAMES]
     explained = {(each.rule, case_id) for each in named for case_id in ("", each.case_id)}
     parts += _warnings(run, explained) if warns else ()
     for is_table, group in groupby(parts, lambda part: isinstance(part, Table)):
@@ -305,7 +308,7 @@ def _differences(compared: Sequence[Comparison]) -> str:
         if not missed:
             return text
         # The farther from 1 a ratio has to be for a verdict, the less their absence says.
-        limit = f"one below {max(missed):.3g}×" if max(missed) < math.inf else "any"
+        limit = f"one below {times(max(missed))}" if max(missed) < math.inf else "any"
         return f"{text} ({limit} can be missed)"
     worst = max(max(c.ratio, 1 / c.ratio) for c in differ)
     return f"{len(differ)} of {len(compared)} comparisons find a difference, up to {times(worst)}"
@@ -338,7 +341,7 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
         # Launches that are added because nothing was found would be tested once too often.
         needed, least = (math.ceil(n * rule.budget_s / 60) for n in (_more(run), 2))
         minutes = min(needed, max(_MAX_MINUTES, least))
-        detect = f" --detect {100 * rule.detect:.3g}%" * (rule.detect != Stopping().detect)
+        detect = f" --detect {100 * rule.detect:g}%" * (rule.detect != Stopping().detect)
         yield _SETTLE if minutes == needed else _GO_ON, f"{again} --budget {minutes}m{detect}"
     elif again and not rule and any(c.verdict == "inconclusive" for c in run.comparisons):
         yield "settle what is open (up to 1 h)", f"{again} --rigorous"

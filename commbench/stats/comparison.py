@@ -4,7 +4,8 @@ The ratio and its interval are those that belong to a rank test of the launches'
 and Lehmann). The verdict is
 
 - ``unequal`` if the bytes moved per iteration differ by more than 5 % between cases with as many
-  workers, because then the times don't compare the backends;
+  workers, and the difference may take time that matters, because then the times don't compare the
+  backends;
 - ``faster`` or ``slower`` if the ratio is further from 1 than ``min_effect``, its interval excludes
   1, the test is significant (with Holm's correction for the pairs tested together), and for more
   than two backends, so is the test that all are alike;

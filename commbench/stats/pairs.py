@@ -208,11 +208,14 @@ def moved_bytes(run: Run) -> pd.Series[float]:
 
 
 def seconds_per_byte(run: Run) -> pd.Series[float]:
-    """Return the time of all logged transfers, one after another, by their bytes, per case."""
+    """Return the time of a serialized byte if transfers came one after another, per case."""
     log = counted(run.transfers[["case_id", "launch", "iteration", *_TIMED]], run)
-    log = log.assign(seconds=(log["stop_s"] - log["start_s"]).clip(lower=0))
+    log = log.assign(seconds=log["stop_s"] - log["start_s"])
+    log = log[log["seconds"] > 0]
     sums = log.groupby("case_id", observed=True)[["seconds", "nbytes"]].sum()
-    return sums["seconds"] / sums["nbytes"]
+    # The log has sizes in memory, of which compression leaves a part on the wire.
+    in_memory = run.coverage.set_index("case_id")["coverage"].clip(lower=1)
+    return sums["seconds"] / sums["nbytes"] * in_memory.reindex(sums.index).fillna(1)
 
 
 def coverage(run: Run) -> pd.DataFrame:

@@ -60,9 +60,18 @@ def test_a_setting_that_the_backend_sets_is_refused(backend, text):
         variants(["tcp", backend], text)
 
 
-def test_keys_of_packages_that_dask_does_not_import_are_settings():
-    names = variants(["tcp"], "pandas.made-up=1|2")
+@pytest.mark.parametrize(
+    "key", ["dask-jobqueue.made-up", "jobqueue.made-up", "distributed.worker.resources.made-up"]
+)
+def test_keys_of_packages_for_dask_and_in_empty_mappings_are_settings(key):
+    names = variants(["tcp"], f"{key}=1|2")
     assert names == ["made-up=1", "made-up=2"]
+
+
+@pytest.mark.parametrize("key", ["pandas.made-up", "__main__.made-up", "dask.made-up"])
+def test_keys_of_other_packages_are_unknown(key):
+    with pytest.raises(UsageError, match="unknown key of Dask's configuration"):
+        variants(["tcp"], f"{key}=1|2")
 
 
 def test_a_setting_is_varied_once():

@@ -142,10 +142,19 @@ def test_only_workers_have_the_allocator_of_a_nanny(start, tag, tmp_path):
     assert max(scheduler, client) < N_PAGES / 2
 
 
+KEPT = ("mmap_threshold=33554432", "trim_threshold=67108864")
+
+
 @pytest.mark.parametrize("start", ["fork", "spawn"])
-@pytest.mark.parametrize(("mmap_threshold", "kept"), [("131072", False), ("33554432", True)])
-def test_all_processes_have_the_allocator_of_the_user(start, mmap_threshold, kept, tag, tmp_path):
-    given = {"MALLOC_TRIM_THRESHOLD_": "67108864", "MALLOC_MMAP_THRESHOLD_": mmap_threshold}
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ({"MALLOC_TRIM_THRESHOLD_": "67108864", "MALLOC_MMAP_THRESHOLD_": "131072"}, False),
+        ({"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_THRESHOLD_": "33554432"}, True),
+        ({"GLIBC_TUNABLES": ":".join(f"glibc.malloc.{each}" for each in KEPT)}, True),
+    ],
+)
+def test_all_processes_have_the_allocator_of_the_user(start, given, kept, tag, tmp_path):
     counts = count_page_faults(start, given, tmp_path)
     assert [count < N_PAGES / 2 for count in counts] == [kept] * 4
 

@@ -71,8 +71,9 @@ def test_variables_of_backend_case_and_user_are_forwarded(spec, tmp_path, monkey
 
 def test_secrets_of_the_configuration_are_in_no_command(spec, tmp_path, tag):
     secrets = {"distributed.comm.mpi.key": "s3cret", "gateway.auth.kwargs.password": "pa55"}
+    stores = [{"password": "pa55", "name": "a store"}]
     with (
-        dask.config.set({**secrets, "mine.name": "x-y"}),
+        dask.config.set({**secrets, "mine.name": "x-y", "mine.stores": stores}),
         SshLauncher().start(spec, "tcp", tmp_path) as cluster,
     ):
         environs = [
@@ -84,6 +85,8 @@ def test_secrets_of_the_configuration_are_in_no_command(spec, tmp_path, tag):
         config = dask.config.deserialize(environ["DASK_INTERNAL_INHERIT_CONFIG"])
         assert dask.config.get("mine.name", config=config) == "x-y"
         assert not any(dask.config.get(key, None, config=config) for key in secrets)
+        assert dask.config.get("mine.stores", config=config) == [{"name": "a store"}]
+        assert "ensure-deterministic" in config["tokenize"]
 
 
 def test_what_tasks_print_is_logged_and_stops_no_worker(spec, tmp_path, tag):

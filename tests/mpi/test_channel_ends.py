@@ -299,6 +299,17 @@ async def test_announced_messages_stay_readable_after_the_loss(record: Record) -
 
 
 @in_event_loop
+async def test_a_channel_whose_unread_message_is_read_after_the_loss_ends() -> None:
+    end = End(Communicator(SMALL))
+    n_probes = find_late(end.communicator, 1)
+    while n_probes() < 2:
+        end.channel.poll()
+    end.channel.on_lost("killed")
+    assert [bytes(frame) for frame in await end.channel.receive()] == [b"x"]
+    await end.ended()
+
+
+@in_event_loop
 async def test_what_has_arrived_while_this_end_polled_stays_readable_after_the_loss() -> None:
     """The peer doesn't ring then, so how many there are is not known."""
     end = End(Communicator(SMALL, SMALL))

@@ -73,8 +73,13 @@ def test_process_that_has_not_loaded_cupy_sends_host_memory(
     monkeypatch.delitem(sys.modules, "cupy", raising=False)
     monkeypatch.setitem(sys.modules, "rmm", SimpleNamespace())
     assert device.path() == device.HOST
+
+    def no_driver() -> bool:
+        raise RuntimeError("cudaErrorInsufficientDriver")
+
     # Without a driver, and while it is imported.
-    for cupy in (SimpleNamespace(is_available=lambda: False), SimpleNamespace()):
+    for is_available in ({"is_available": lambda: False}, {"is_available": no_driver}, {}):
+        cupy = SimpleNamespace(**is_available)
         monkeypatch.setitem(sys.modules, "cupy", cupy)
         assert device.path() == device.HOST
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(is_available=lambda: True))

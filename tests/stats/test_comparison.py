@@ -322,6 +322,22 @@ def test_bytes_whose_transfer_takes_little_time_are_no_unequal_work(recorded, se
     assert comparison.verdict == verdict
 
 
+@pytest.mark.parametrize("change", [{"stop_s": "start_s"}, {"nbytes": 10}])
+def test_time_of_bytes_counts_timed_transfers_and_what_was_on_the_wire(recorded, change):
+    run = moving(recorded, {"tcp": (100_000,), "mpi": (200_000,)}, seconds=0.005)
+    assert [c.verdict for c in run.comparisons] == ["slower"]
+    log = run.transfers
+    for name, how in change.items():
+        changed = log[how] if isinstance(how, str) else how * log[name]
+        if name == "nbytes":
+            # Ten times as much in memory in ten times the time.
+            log = log.assign(stop_s=log["start_s"] + 10 * (log["stop_s"] - log["start_s"]))
+        log = log.assign(**{name: changed})
+    run = moving(recorded, {"tcp": (100_000,), "mpi": (200_000,)}, seconds=0.005)
+    run.__dict__["transfers"] = log
+    assert [c.verdict for c in run.comparisons] == ["unequal"]
+
+
 def test_bytes_are_the_mean_over_iterations(recorded):
     run = moving(recorded, {"tcp": (100, 200), "mpi": (200, 100)})
     (comparison,) = run.comparisons

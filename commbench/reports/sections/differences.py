@@ -91,9 +91,9 @@ def _resolution(run: Run) -> str:
     missed = []
     if open_:
         least, most = open_[0], open_[-1]
-        worst = f"{most.detectable:.3g}×"
+        worst = f"{multiple(most.detectable)}×"
         if most.detectable > (1 + most.min_effect) * least.detectable:
-            worst += f" ({least.detectable:.3g}× in its best comparison)"
+            worst += f" ({multiple(least.detectable)}× in its best comparison)"
         missed.append(f"one of up to {worst}")
     if unable:
         c, more = unable[0], f" and {len(unable) - 1} more" * (len(unable) > 1)
@@ -170,7 +170,7 @@ def note(group: Sequence[Comparison], pairs: str) -> str:
         f"faster, slower: beyond 1/{limit:.4g} or {limit:.4g}, the interval without 1, "
         f"p ≤ {group[0].alpha:.3g}{_LOOK * (group[0].alpha < 1 - CONFIDENCE)}; "
         "inconclusive: none of these."
-        + f" unequal: the bytes moved differ by more than {EQUAL_WORK:.0%}."
+        + f" unequal: the bytes moved differ by more than {EQUAL_WORK:.0%}, which may take time."
         * any(c.verdict == "unequal" for c in group)
     )
 
@@ -257,7 +257,7 @@ def times(ratio: float) -> Quantity:
 
 
 def multiple(ratio: float) -> str:
-    """Return a ratio with two decimals, and more if these would make it 0 or 1.
+    """Return a ratio with two decimals, none from 100 on, and more if these would make it 0 or 1.
 
     Examples
     --------
@@ -266,6 +266,8 @@ def multiple(ratio: float) -> str:
     """
     if ratio < 0.01:
         return f"{ratio:.2g}"
+    if ratio >= 100:
+        return f"{ratio:.0f}"
     texts = (f"{ratio:.{digits}f}" for digits in range(2, 7))
     return next((text for text in texts if float(text) != 1), "1.00")
 

@@ -78,7 +78,7 @@ def _stopping(run: Run) -> str:
     if rule is None:
         return ""
     reason = {
-        "decided": f"every comparison was decided (--detect {100 * rule.detect:.3g}%)",
+        "decided": f"every comparison was decided (--detect {100 * rule.detect:g}%)",
         "time": f"no other block fitted into --budget {rule.budget_s:.0f} s",
     }.get(run.ended_by, "one of the limits is reached; continue with --resume")
     return f"blocks of launches until {reason}"
