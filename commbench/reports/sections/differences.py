@@ -91,9 +91,9 @@ def _resolution(run: Run) -> str:
     missed = []
     if open_:
         least, most = open_[0], open_[-1]
-        worst = f"{multiple(most.detectable)}×"
+        worst = f"{most.detectable:.3g}×"
         if most.detectable > (1 + most.min_effect) * least.detectable:
-            worst += f" ({multiple(least.detectable)}× in its best comparison)"
+            worst += f" ({least.detectable:.3g}× in its best comparison)"
         missed.append(f"one of up to {worst}")
     if unable:
         c, more = unable[0], f" and {len(unable) - 1} more" * (len(unable) > 1)
@@ -257,7 +257,7 @@ def times(ratio: float) -> Quantity:
 
 
 def multiple(ratio: float) -> str:
-    """Return a ratio with two decimals, none from 100 on, and more if these would make it 0 or 1.
+    """Return a ratio with two decimals, and more if these would make it 0 or 1.
 
     Examples
     --------
@@ -266,8 +266,6 @@ def multiple(ratio: float) -> str:
     """
     if ratio < 0.01:
         return f"{ratio:.2g}"
-    if ratio >= 100:
-        return f"{ratio:.0f}"
     texts = (f"{ratio:.{digits}f}" for digits in range(2, 7))
     return next((text for text in texts if float(text) != 1), "1.00")
 
