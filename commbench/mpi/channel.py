@@ -340,9 +340,12 @@ class Channel:
             # The loop stood still, so that MPI was not asked for that long.
             self._start_grace()
         elif self._lost is not None:
+            was_busy = self._receiver.busy
             for _ in range(N_LAST_PROBES):
                 self._probe()
-            if self._message is None:
+            if self._receiver.busy and not was_busy:
+                self._start_grace()
+            elif self._message is None:
                 self._end(self._lost)
 
     def _cancel_grace(self) -> None:
