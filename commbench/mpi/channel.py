@@ -323,10 +323,13 @@ class Channel:
     def _finds_message(self) -> bool:
         """Return whether the peer may have sent more before it read that this end is idle."""
         n_received = self._n_received
-        for _ in range(N_LAST_PROBES):
-            self._probe()
+        self._probe_last()
         unread = self._receiver.busy or self._message is not None
         return unread or self._n_received > n_received
+
+    def _probe_last(self) -> None:
+        for _ in range(N_LAST_PROBES):
+            self._probe()
 
     def _start_grace(self) -> None:
         """Limit the wait for what the peer has announced, if it is gone."""
@@ -341,8 +344,7 @@ class Channel:
             self._start_grace()
         elif self._lost is not None:
             was_busy = self._receiver.busy
-            for _ in range(N_LAST_PROBES):
-                self._probe()
+            self._probe_last()
             if self._receiver.busy and not was_busy:
                 self._start_grace()
             elif self._message is None:

@@ -107,11 +107,10 @@ class Receiver:
         self._abandoned = True
         if (transfer := self._transfer) is None:
             then()
-        elif self._drains:
-            self._engine.park([transfer], then)
-            self._engine.loop.call_later(DRAIN_S, transfer.cancel)
         else:
-            self._engine.park([transfer], then, cancel=True)
+            self._engine.park([transfer], then, cancel=not self._drains)
+            if self._drains:
+                self._engine.loop.call_later(DRAIN_S, transfer.cancel)
 
     def _receives(
         self, nbytes: int, then: Callable[[], None], post: Callable[[], bool] | None = None

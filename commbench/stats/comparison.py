@@ -47,7 +47,7 @@ COMPRESSION = "distributed.comm.compression"
 EQUAL_WORK = 0.05
 """The largest relative difference of the bytes moved per iteration with which times compare."""
 LITTLE_TIME = 0.2
-"""The share of the smallest difference that matters that a difference of bytes may explain."""
+"""A difference of bytes may explain this share of the smallest difference that matters."""
 FEW_BYTES = 10_000
 """The difference of the bytes moved that means nothing, as of longer addresses in messages."""
 MIN_SESSIONS = 3
@@ -124,7 +124,7 @@ def comparisons(run: Run) -> list[Comparison]:
 
 
 def _is_unequal(run: Run, one: Side, two: Side, min_effect: float) -> bool:
-    """Return whether one side moved so many more bytes that the times don't compare the sides."""
+    """Return whether the bytes that two sides moved differ too much to compare their times."""
     less, more = sorted((one.moved_bytes, two.moved_bytes))
     # Comparisons with nan are false.
     if not more - less > max(EQUAL_WORK * less, FEW_BYTES):

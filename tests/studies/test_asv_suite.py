@@ -66,7 +66,7 @@ def test_uncommitted_changes_are_not_recorded(checkout):
     ("said", "status", "recorded"), [("a report\n/the/run", 0, True), ("", 1, False)]
 )
 def test_make_asv_records_the_run_that_it_has_measured(checkout, said, status, recorded):
-    """There may be newer ones, and none of its own if the disk is full."""
+    """Another run may be newer, and a full disk leaves no run at all."""
     (checkout.path / "bin").mkdir()
     fake = checkout.path / "bin" / "commbench"
     fake.write_text(
