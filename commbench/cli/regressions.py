@@ -14,7 +14,7 @@ import click
 from commbench import load
 from commbench.cli.main import ARGUMENTS
 from commbench.cli.results import PATH
-from commbench.errors import UsageError
+from commbench.errors import ResultsError, UsageError
 from commbench.harness.options import COUNT, POSITIVE, RUN, SHARE, runs_in
 from commbench.model.units import format_duration
 from commbench.store import files
@@ -114,7 +114,13 @@ def _sessions(folder: Path, old: Run, new: Run, control: str) -> list[Run]:
     from commbench.analysis import comparability, warnings
     from commbench.reports.sections import plural
 
-    runs = [load(path) for path in runs_in(folder) if path.resolve() != new.path.resolve()]
+    runs = []
+    for path in runs_in(folder):
+        try:
+            runs.append(load(path))
+        except ResultsError as error:
+            click.echo(f"Not in the history: {error}", err=True)
+    runs = [run for run in runs if run.path.resolve() != new.path.resolve()]
     matches = [(run, comparability.match(old.manifest, run.manifest)) for run in runs]
     alike = [run for run, match in matches if match.same and not match.differences]
     n_days = len({run.manifest.started_at[:10] for run in alike})

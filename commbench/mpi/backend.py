@@ -212,7 +212,8 @@ class MPIListener(BaseListener, RequireEncryptionMixin):  # type: ignore[misc]
         ]  # fmt: skip
         try:
             for server in self._servers:
-                await server.start_serving()
+                if self._servers:  # `stop` may come meanwhile
+                    await server.start_serving()
         except BaseException:
             self.stop()
             raise

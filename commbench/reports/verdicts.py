@@ -203,7 +203,7 @@ class ComparedRuns:
     @property
     def table(self) -> Table:
         """The comparisons, with both times."""
-        form = "{:.3g}×".format if self.control else format_seconds
+        form = times if self.control else format_seconds
         first, second = self.sides
         has_history = any(not math.isnan(c.sessions_ratio) for c in self.comparisons)
         days = ("other\ndays",) * has_history

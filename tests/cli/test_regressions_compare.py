@@ -71,7 +71,7 @@ def test_a_control_cancels_a_change_of_the_whole_machine(old, tmp_path):
     assert comparison["verdict"] == "same"
     text = compare(old, new, "--control", "tcp").stdout
     assert "as multiples of tcp" in text
-    assert "1×" in text
+    assert "1.00×" in text
 
 
 def test_a_backend_that_changed_more_than_the_control_is_slower(old, tmp_path):
@@ -478,6 +478,12 @@ def test_what_other_days_differ_by_is_no_verdict(old, tmp_path):
     text = " ".join(compare(old, new, "--history", tmp_path).stdout.split())
     assert "Days of the history differ by up to" in text
     assert "More --launches" not in text
+    (tmp_path / "a" / "run.json").parent.mkdir()
+    (tmp_path / "a" / "run.json").write_text('{"schema_version": 0}')
+    result = compare(old, new, "--history", tmp_path, "--format", "json")
+    assert json.loads(result.stdout) == content
+    assert "Not in the history" in result.stderr
+    assert "schema version 0" in result.stderr
     alike = write(tmp_path, "alike", 1.01)
     assert compared(old, alike)[1]["comparisons"][0]["verdict"] == "same"
     status, content = compared(old, alike, "--history", tmp_path, "--undecided", "fail")

@@ -58,6 +58,19 @@ async def test_a_cancelled_start_of_a_listener_closes_its_port(
         listener.get_host_port()
 
 
+@in_event_loop
+async def test_a_listener_may_stop_while_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backend, "runtime", lambda _: None)
+    listener = MPIListener(":0", lambda _: asyncio.sleep(0))
+    starting = asyncio.ensure_future(listener.start())
+    while not listener._servers:
+        await asyncio.sleep(0)
+    listener.stop()
+    await starting
+    with pytest.raises(ValueError, match="non-started"):
+        listener.get_host_port()
+
+
 @pytest.mark.parametrize(
     ("timeout_s", "reason"), [(0.01, "the peer sent no secret within 0.01 s"), (60, "cancelled")]
 )
