@@ -22,8 +22,9 @@ _N_WORKERS = 4
 
 def _expectation(text: str) -> tuple[str, float]:
     link, rate = options.key_and_value(text)
-    if rank(link) >= rank(UNKNOWN):
-        raise UnknownNameError("class of link", link, LINK_CLASSES)
+    known = ["NV2" if name == "NV" else name for name in LINK_CLASSES if name != UNKNOWN]
+    if link == "NV" or rank(link) >= rank(UNKNOWN):
+        raise UnknownNameError("class of link", link, known)
     return link, units.parse_bandwidth(rate)
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from commbench.cli.results import PATH
+from commbench.errors import UsageError
 from commbench.harness.options import POSITIVE
 from commbench.store import files
 
@@ -101,14 +104,18 @@ def topology(file: Path | None, write_placement: Path | None, workers: int | Non
     FILE has the output of `nvidia-smi topo -m` on another machine.
     """
     from commbench.machine.topology import discovery, hosts
-    from commbench.machine.topology.workers import auto
+    from commbench.machine.topology.workers import auto, visible
     from commbench.reports import host_tables, terminal
 
     host = discovery.this_host() if file is None else hosts.read_host(file)
     click.echo(
         terminal.page(host_tables.heading(host), host.notes, host_tables.tables(host)), nl=False
     )
+    if write_placement is None and workers:
+        raise UsageError("--workers is for --write-placement FILE.toml; add that, or leave it out")
     if write_placement is not None:
+        if file is None:
+            host = replace(host, gpus=visible(host.gpus, os.environ))
         device = "gpu" if host.gpus else "cpu"
         placement = auto(host, workers or max(1, len(host.gpus)), device)
         files.write(write_placement, host_tables.placement_file(placement, host))

@@ -242,9 +242,9 @@ def _parsers(kind: type[Any]) -> dict[str, Callable[[str], Any]]:
     hints = get_type_hints(kind)
     for field in fields(kind):
         ends = {"s": "seconds", "bytes": "bytes"}
-        unit = field.metadata.get("unit") or ends.get(field.name.rpartition("_")[2], "")
-        if not unit and int in _types(hints[field.name]):
-            unit = "count"
+        unit, types = field.metadata.get("unit", ""), _types(hints[field.name])
+        if not unit and types & {int, float}:
+            unit = ends.get(field.name.rpartition("_")[2], "count" if int in types else "")
         if unit:
             parsers[field.name] = units.PARSERS[unit]
     return parsers
@@ -310,11 +310,8 @@ def _explain(error: BaseException, kind: type[Any] | None) -> str:
 
 def _hint(key: str, known: Collection[str]) -> str:
     """Return where to write `key` if it is a parameter of a workload."""
-    names = [
-        name
-        for name in registry.names("workload")
-        if key in {f.name for f in fields(workloads.load(name).Params)}
-    ]
+    kinds = registry.loadable("workload")
+    names = [name for name in kinds if key in {f.name for f in fields(kinds[name].Params)}]
     if "params" not in known or not names:
         return ""
     return f". It is a parameter of {', '.join(names)}: params = {{ {key} = … }}"

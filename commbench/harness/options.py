@@ -224,7 +224,8 @@ def param_options(params: type[Any]) -> list[click.Option]:
     hints = get_type_hints(params)
     return [
         click.Option(
-            [f"--{field.name.replace('_', '-')}"],
+            # Else click would write the name in lower case.
+            [field.name, f"--{field.name.replace('_', '-')}"],
             type=_type(hints[field.name], field.metadata.get("unit", "")),
             **(_SWITCH if hints[field.name] is bool else {}),
             help=f"{field.metadata.get('help', '')}  "
@@ -390,8 +391,10 @@ def resumed(manifest: Manifest, given: Mapping[str, Any]) -> Manifest:
     Raises
     ------
     UsageError
-        If it would have fewer launches.
+        If it would have fewer launches, or too little time for one.
     """
+    from commbench.harness.cases import validate_replication
+
     cases = manifest.suite.cases
     rule = stopping(given)
     if rule is not None and manifest.stopping is not None:
@@ -410,8 +413,8 @@ def resumed(manifest: Manifest, given: Mapping[str, Any]) -> Manifest:
             )
         cases = tuple(replace(case, launches=launches) for case in cases)
     if given.get("timeout") is not None:
-        if given["timeout"] <= 0:
-            raise UsageError(f"--timeout is {given['timeout']:g} s; it must be above 0")
+        for case in cases:
+            validate_replication({"timeout_s": given["timeout"]}, case.cluster)
         cases = tuple(replace(case, timeout_s=given["timeout"]) for case in cases)
     suite = replace(manifest.suite, cases=cases)
     return replace(manifest, suite=suite, stopping=rule or manifest.stopping)

@@ -54,8 +54,8 @@ def _seconds_over_tcp(workload: Workload, case: Case) -> float:
     if isinstance(workload, PairWorkload):
         start_s = _LAUNCH_SECONDS + _LAYER_SECONDS * len(workload.layers)
         return start_s + _messages_seconds(workload, case)
-    here = _cores_here(case)
-    start_s = _LAUNCH_SECONDS + _WORKER_SECONDS * max(1.0, n_workers / here if here else 1.0)
+    n_processes, here = _processes_and_cores_here(case)
+    start_s = _LAUNCH_SECONDS + _WORKER_SECONDS * max(1.0, n_processes / here if here else 1.0)
     # Making the data takes as long as an iteration.
     return start_s + (1 + case.warmups + case.iterations) * _iteration_seconds(workload, n_workers)
 
@@ -88,10 +88,11 @@ def _iteration_seconds(workload: Workload, n_workers: int) -> float:
     return 0.2 + n_pairs * _MESSAGE_SECONDS + workload.expected_seconds
 
 
-def _cores_here(case: Case) -> int | None:
-    """Return the cores of this host if all workers of `case` are on it."""
+def _processes_and_cores_here(case: Case) -> tuple[int, int]:
+    """Return the workers' processes, and this host's cores, or 0 if workers may be elsewhere."""
     launcher = registry.load("launcher", case.cluster.launcher)
-    return None if launcher.remote(case.cluster) else len(os.sched_getaffinity(0))
+    n_cores = 0 if launcher.remote(case.cluster) else len(os.sched_getaffinity(0))
+    return launcher.n_processes(case.cluster), n_cores
 
 
 def describe(suite: Suite, budget_s: float | None) -> Iterator[str]:
@@ -114,11 +115,12 @@ def describe(suite: Suite, budget_s: float | None) -> Iterator[str]:
             )
     said = set()
     for case, each in seconds:
-        spec, here = case.cluster, _cores_here(case)
+        spec = case.cluster
+        n_processes, here = _processes_and_cores_here(case)
         pair = issubclass(workloads.load(case.workload), PairWorkload)
-        if not pair and here and spec.n_workers + 2 > _CROWDED * here:
+        if not pair and here and n_processes + 2 > _CROWDED * here:
             said.add(
-                f"warning: {spec.n_workers} workers share {here} cores: they wait for cores more "
+                f"warning: {n_processes} workers share {here} cores: they wait for cores more "
                 "than for data, and may not be there in time (--start-timeout "
                 f"{format_duration(spec.start_timeout_s)}); take fewer --workers, or hosts with "
                 "more cores"

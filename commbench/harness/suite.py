@@ -202,13 +202,15 @@ def _cases(
     }
     filled = structure(entry.params, kind.Params, f"{entry.workload}: params")
     params = {name: getattr(filled, name) for name in entry.params}
-    for n_workers in entry.workers or (cluster.n_workers,):
+    vary = given.get("vary") or _first(entry.vary, file.vary, ())
+    varied = {setting.name for setting in vary_.settings(vary)}
+    for n_workers in ("workers" not in varied and entry.workers) or (cluster.n_workers,):
         yield from varied_cases(
             entry.workload,
             _first(given.get("backends"), entry.backends, file.backends),
             scaled(params, rules, scale),
             replace(cluster, n_workers=n_workers),
-            given.get("vary") or _first(entry.vary, file.vary, ()),
+            vary,
             lambda spec: choose_placement(choice, spec, folder),
             **settings,
         )

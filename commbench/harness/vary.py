@@ -187,6 +187,11 @@ def validate_key(name: str) -> None:
             f"{name} can't be set: the workers have no nanny, and commbench sets the variables "
             "of one. Set the environment variable itself, such as OMP_NUM_THREADS"
         )
+    if name != name.lower():
+        raise UsageError(
+            f"{name} can't be set: commbench sets keys by variables, and Dask reads these as "
+            f"{name.lower()}"
+        )
     missing = object()
     # A mapping that is empty by default, such as a worker's resources, may have any key.
     above = dask.config.get(name.rpartition(".")[0], missing) if "." in name else missing
@@ -223,8 +228,8 @@ def _readers(name: str, backends: Sequence[str]) -> list[str]:
             )
     if name in OPTIONS or "." in name:
         return [*backends]
-    known = {each: registry.load("backend", each).variables for each in registry.names("backend")}
-    owners = [each for each, prefixes in known.items() if name.startswith(tuple(prefixes))]
+    known = registry.loadable("backend")
+    owners = [each for each in known if name.startswith(tuple(known[each].variables))]
     readers = [b.name for b in parsed if not owners or b.head in owners]
     if not readers:
         raise UsageError(

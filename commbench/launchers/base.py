@@ -162,6 +162,11 @@ class Launcher(ABC):
         del spec
         return True
 
+    @classmethod
+    def n_processes(cls, spec: ClusterSpec) -> int:
+        """Return the number of processes of the workers."""
+        return spec.n_workers
+
     def unavailable(self) -> UnavailableError | None:
         """Return the error that says what this machine lacks to use the launcher, or None."""
         package, extra = self.requires

@@ -75,8 +75,7 @@ class LocalCluster(RunningCluster):
             for module in (*_IMPORTED, *preload):
                 importlib.import_module(module)
         self._start_scheduler(contact, protocol, preload, "--host", "127.0.0.1")
-        n_processes = int(spec.launcher_options.get(_PROCESSES, spec.n_workers))
-        n_processes = min(n_processes, spec.n_workers)
+        n_processes = LocalLauncher.n_processes(spec)
         # Each worker compares its limit with the memory of its process.
         limit = memory_limit(spec, equal_share(n_processes))
         if _PROCESSES in spec.launcher_options:
@@ -225,6 +224,10 @@ class LocalLauncher(Launcher):
                     f"the launcher local has no option {option}={value}; it has {_START}="
                     f"{'|'.join(_STARTS)} and {_PROCESSES}=N, the processes that all workers share"
                 )
+
+    @classmethod
+    def n_processes(cls, spec: ClusterSpec) -> int:  # noqa: D102
+        return min(spec.n_workers, int(spec.launcher_options.get(_PROCESSES, spec.n_workers)))
 
     def environment(self, spec: ClusterSpec) -> dict[str, str]:  # noqa: D102
         # Most variables only have an effect when a process starts. Those of the allocator have one

@@ -155,6 +155,7 @@ def test_rounds_have_every_pair_once_and_no_host_twice(n):
     ("arguments", "message"),
     [
         (["--expect", "netwrok=1GB/s"], "did you mean 'network'"),
+        (["--expect", "NV=45GB/s"], "did you mean 'NV2'"),
         (["--expect", "network=1GB"], "100Gb/s (bits) or 12.5GB/s (bytes)"),
         (["--expect", "network=0Gb/s"], "is not a bandwidth above 0"),
         (["--workers", "1"], "links: one worker has no other to fetch from"),

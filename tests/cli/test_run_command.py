@@ -122,7 +122,7 @@ RESUMED = {
     "a workload": ("merge", "a run goes on with its options: commbench run --resume RUN"),
     "fewer launches": ("--launches 1", "--launches is 1, and the run has 2"),
     "a suite": ("suites/smoke.toml", "a run goes on with its options"),
-    "no time": ("--timeout 0", "--timeout is 0 s; it must be above 0"),
+    "no time": ("--timeout 0", "timeout is 0.0 s; it must be above 0"),
     "much and little output": ("-v -q", "--verbose prints all tables, and --quiet none"),
     "no budget": ("--detect 2", "--detect is 2; it must be above 0 and below 1"),
 }

@@ -52,6 +52,7 @@ def test_a_driver_without_a_gpu_is_mentioned(tmp_path, monkeypatch):
         ((str(DGX1), "--write-placement", "x.toml", "--workers", "9"), 2,
          "each of the 9 workers one GPU, and dgx1.txt has 8"),
         ((str(DGX1), "--write-placement", "nowhere/x.toml"), 1, "can't write nowhere"),
+        (("--workers", "2"), 2, "--workers is for --write-placement"),
         (("--workers", "0"), 2, "0 is too small; it must be at least 1"),
     ],
 )  # fmt: skip
@@ -71,6 +72,15 @@ def test_the_written_placement_is_that_of_auto(tmp_path):
     )
     assert topology(DGX1, "--write-placement", path, "--workers", "2").exit_code == 0
     assert len(tomllib.loads(path.read_text())["worker"]) == 2
+
+
+def test_the_written_placement_has_visible_gpus_only(tmp_path, monkeypatch):
+    rows = "".join(f"{i}, A100, GPU-{i}, 00000000:0{i}:00.0, 1, 5\n" for i in range(3))
+    trees.nvidia_smi(tmp_path / "bin", monkeypatch, rows, "")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,GPU-0")
+    path = tmp_path / "placement.toml"
+    assert topology("--write-placement", path).exit_code == 0
+    assert [worker["gpu"] for worker in tomllib.loads(path.read_text())["worker"]] == [2, 0]
 
 
 def test_quotes_in_a_device_name_are_escaped_in_the_written_placement(tmp_path):

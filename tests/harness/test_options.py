@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal
 
+import builders
 import pytest
 from click.testing import CliRunner
 
 from commbench.errors import UsageError
 from commbench.harness import options
+from commbench.harness.cases import cases_for
 from commbench.machine import environment
-from commbench.model import Stopping, registry
+from commbench.model import ClusterSpec, Stopping, registry
 from commbench.workloads.base import Workload, option
 
 
@@ -178,3 +180,10 @@ def test_a_budget_has_defaults_and_rigorous_is_one():
     assert options.stopping(rigorous) == Stopping(budget_s=3600.0, detect=0.02)
     given = options.stopping({**rigorous, "detect": 0.01, "iterations": 4})
     assert given == Stopping(budget_s=3600.0, detect=0.01, fixed_iterations=True)
+
+
+def test_a_resumed_run_has_time_for_the_start_of_its_workers():
+    (case,) = cases_for("merge", ["tcp"], {}, ClusterSpec(start_timeout_s=1800), timeout_s=3600)
+    manifest = builders.run([case])
+    with pytest.raises(UsageError, match="raise the latter above the former"):
+        options.resumed(manifest, {"timeout": 1200.0})

@@ -63,10 +63,14 @@ def test_a_launch_that_exceeds_its_deadline_is_named():
     assert described(replace(late, timeout_s=1e6))[1:] == []
 
 
-@pytest.mark.parametrize(("launcher", "n_warnings"), [("local", 1), ("slurm", 0)])
-def test_workers_that_crowd_the_cores_of_this_host_are_named(launcher, n_warnings):
+@pytest.mark.parametrize(
+    ("launcher", "options", "n_warnings"),
+    [("local", {}, 1), ("local", {"processes": "1"}, 0), ("slurm", {}, 0)],
+)
+def test_workers_that_crowd_the_cores_of_this_host_are_named(launcher, options, n_warnings):
     n_workers = 5 * len(os.sched_getaffinity(0))
-    one = builders.case(cluster=ClusterSpec(n_workers=n_workers, launcher=launcher))
+    spec = ClusterSpec(n_workers=n_workers, launcher=launcher, launcher_options=options)
+    one = builders.case(cluster=spec)
     one = replace(one, params={"rows": 10_000}, timeout_s=1e6)
     warnings = described(one)[1:]
     assert len(warnings) == n_warnings

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commbench.analysis import comparability
-from commbench.errors import UsageError
+from commbench.errors import UnavailableError, UsageError
 from commbench.harness import suite
 from commbench.harness.cases import cases_for, make_suite, plan, structure
 from commbench.harness.suite import read_suite
@@ -106,6 +106,12 @@ def test_bad_suite_is_refused_with_file_path_and_remedy(content, parts, read):
         assert part in str(caught.value)
     if "twice" not in parts and "no case" not in parts:
         assert "my.toml" in str(caught.value)
+
+
+def test_a_workload_that_cannot_be_imported_hides_no_typo(read, installed):
+    installed("workload", {"broken": UnavailableError("workload broken", "it lacks a", "add a")})
+    with pytest.raises(UsageError, match="did you mean 'launches'"):
+        read("launch = 3\n" + MERGE)
 
 
 @pytest.mark.parametrize("content", ["x = ", "a = 1\na = 2", b"name = '\xff'", b"\x00", "[[case"])

@@ -3,7 +3,7 @@
 import processes
 import pytest
 
-from commbench.errors import UsageError
+from commbench.errors import UnavailableError, UsageError
 from commbench.harness import suite, vary
 from commbench.model import ClusterSpec
 
@@ -29,6 +29,7 @@ REFUSED = {
         "distributed.nanny.pre-spawn-environ.OMP_NUM_THREADS=1|2",
         "Set the environment variable",
     ),
+    "a key in upper case": ("distributed.worker.resources.GPU=1|2", "Dask reads these as distr"),
     "a key that merge sets": ("dataframe.shuffle.method=tasks|p2p", "its parameter shuffle"),
     "an unknown section": ("foo.bar=1|2", "known: admin.…, array.…"),
     "no number": ("workers=2|many", "'many' is not a number"),
@@ -166,6 +167,18 @@ def test_a_suite_file_varies_settings_and_the_command_line_others(tmp_path):
     ]  # fmt: skip
     given = suite.read_suite(file, {"vary": ("memory_limit=1GB|2GB",)})
     assert {case.variant for case in given.cases} == {"memory_limit=1GB", "memory_limit=2GB"}
+
+
+def test_varied_workers_replace_those_of_a_case(tmp_path):
+    file = tmp_path / "suite.toml"
+    file.write_text('[[case]]\nworkload = "merge"\nworkers = [2, 8]\n')
+    read = suite.read_suite(file, {"vary": ("workers=4|6",)})
+    assert [case.cluster.n_workers for case in read.cases] == [4, 6]
+
+
+def test_a_backend_that_cannot_be_imported_prevents_no_other(installed):
+    installed("backend", {"broken": UnavailableError("backend broken", "it lacks a", "install a")})
+    assert variants(["tcp"], "A=1|2") == ["A=1", "A=2"]
 
 
 def test_a_wrong_setting_in_a_suite_file_has_its_path(tmp_path):

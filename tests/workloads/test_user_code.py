@@ -9,6 +9,7 @@ import pytest
 from distributed import futures_of
 
 from commbench import workloads
+from commbench.cli import run_command
 from commbench.errors import LaunchError, UsageError
 from commbench.workloads import user_code
 from commbench.workloads.base import Context
@@ -125,6 +126,17 @@ def test_keywords_are_what_can_be_given_by_name(write, parameters, names):
     write(f"def main({parameters}): pass")
     params = workloads.load("job.py").Params
     assert [each.name for each in dataclasses.fields(params)] == ["sha256", *names]
+
+
+def test_keywords_keep_their_case_and_texts_their_units(write, monkeypatch):
+    write("def main(client, N=1000, chunk_bytes='128MiB', timeout_s=1): pass")
+    suites = []
+    monkeypatch.setattr(run_command, "start", lambda suite, _: suites.append(suite) or 0)
+    command = ("run", "job.py", "--N", "2e3", "--chunk-bytes", "1GB", "--timeout-s", "120")
+    assert processes.invoke(*command).exit_code == 0
+    (case,) = suites[0].cases
+    given = {name: case.params[name] for name in ("N", "chunk_bytes", "timeout_s")}
+    assert given == {"N": 2000, "chunk_bytes": "1GB", "timeout_s": 120}
 
 
 def test_a_script_is_recorded_without_the_name_of_its_user(write, monkeypatch, tmp_path):
