@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +16,6 @@ _MACHINE = (
     "memory.total_bytes", "memory.cgroup_limit_bytes", "memory.transparent_huge_pages", "python",
 )  # fmt: skip
 _TABLES = ("packages", "variables")
-# Replication and deadline change the precision of times, not the times.
-_SETTINGS = ("iterations", "warmups")
 
 
 @dataclass(frozen=True)
@@ -69,7 +67,13 @@ def match(baseline: Manifest, candidate: Manifest) -> Match:
         if case.id not in matched
     ]
     differences = [*environments(baseline.environment, candidate.environment)]
-    differences += [difference for pair in pairs for difference in _cases(*pair)]
+    # Replication and deadline change the precision of times, not the times.
+    settings = ["iterations", "warmups"]
+    rules = [run.stopping for run in (baseline, candidate)]
+    if any(rule is not None and not rule.fixed_iterations for rule in rules):
+        settings.remove("iterations")
+    for pair in pairs:
+        differences += _cases(*pair, settings)
     return Match(
         same={one.id: two.id for one, two in pairs},
         differences=tuple(differences),
@@ -96,14 +100,14 @@ def _value(environment: Mapping[str, Any], key: str) -> Any:
     return format_bytes(value) if key.endswith("_bytes") and isinstance(value, int) else value
 
 
-def _cases(one: Case, two: Case) -> Iterator[Difference]:
+def _cases(one: Case, two: Case, settings: Sequence[str]) -> Iterator[Difference]:
     where = f"{one.workload} over {one.variant}: "
     # What an earlier version of the workload had no parameter for, it did as the default does.
     later = {name: case.params[name] for case in (one, two) for name in case.later_params}
     yield from _tables(f"{where}params", {**later, **one.params}, {**later, **two.params})
     clusters = (_cluster_settings(case.cluster) for case in (one, two))
     yield from _tables(f"{where}cluster", *clusters)
-    for key in _SETTINGS:
+    for key in settings:
         yield from _difference(where + key, getattr(one, key), getattr(two, key))
 
 

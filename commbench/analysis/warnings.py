@@ -236,15 +236,16 @@ def _imprecise(run: Run) -> Iterator[str]:
             if row.layer != "workload"
         )
         at, widest = f" at {', '.join(sizes)}", rows["half_width"].max()
+        if widest < math.inf:
+            known = f"it is known within ±{100 * widest:.3g}%"
+        elif (rows["median_s"] == 0).any():
+            known = "it is 0, below the resolution of the clock"
+        else:
+            known = "too few launches have no 95 % interval"
         yield (
             f"the budget of {rule.budget_s:.0f} s ended before the median of "
             f"{run.case_names[case_id]}{at * bool(sizes)} was known "
-            f"within ±{100 * rule.detect:g}%: "
-            + (
-                f"it is known within ±{100 * widest:.3g}%"
-                if widest < math.inf
-                else "too few launches have no 95 % interval"
-            )
+            f"within ±{100 * rule.detect:g}%: {known}"
         )
 
 

@@ -102,9 +102,9 @@ class TransferRecord(_IterationRecord, table="transfers", in_parts=True):
 
 @dataclass(frozen=True, kw_only=True)
 class RoundTrip(_IterationRecord, table="round_trips", in_parts=True):
-    """The time from an empty request of ``dst`` until the answer of ``src``, with nothing else.
+    """The time from an empty request of ``dst`` until the answer of ``src``, without any fetch.
 
-    The request is Dask's ``echo`` on the connection of the fetches.
+    The request is Dask's ``echo`` on the connection of the fetches. In rounds others ask, too.
     """
 
     src: str

@@ -19,7 +19,7 @@ from commbench.reports import findings as sentences
 from commbench.reports import json, terminal
 from commbench.reports.sections import Table, heading, plural, quantities
 from commbench.reports.sections.pair_tables import opening
-from commbench.stats.links import hosts, link_classes
+from commbench.stats.links import link_classes, n_hosts
 from commbench.stats.stragglers import MIN_PAIRS, MIN_SLOWDOWN, MIN_TRANSFERS, quickest_round_trips
 
 ALONE, _, ROUNDS = FETCHES
@@ -119,10 +119,10 @@ class LinkReport:
         return FAULTY if self.faults else UNJUDGED if self.not_judged else FINE
 
     def _lines(self) -> Iterator[str]:
-        n_hosts = len({*self.links["src"].astype("str"), *self.links["dst"].astype("str")})
-        ends = "hosts" if len(hosts(self.run)) > 1 else "workers of one host"
+        n_ends = len({*self.links["src"].astype("str"), *self.links["dst"].astype("str")})
+        ends = "hosts" if n_hosts(self.run) > 1 else "workers of one host"
         n_links = len(self.links[["src", "dst"]].drop_duplicates())
-        every = f"{n_links} links between {n_hosts} {ends}"
+        every = f"{n_links} links between {n_ends} {ends}"
         variants = {case.id: f"{case.variant}: " for case in self.run.suite.cases}
         variants = variants if len(variants) > 1 else {}
         match self.outcome:

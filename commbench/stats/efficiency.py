@@ -50,9 +50,8 @@ def scaling(run: Run) -> pd.DataFrame:
         workers = [side.case.cluster.n_workers for side in (first, *more)]
         kind = _kind(works, workers)
         rows.append((first.case.id, name, kind, workers[0], first.median_s, 1.0, 1.0, 1.0))
-        paired = all(side.blocks == first.blocks for side in more)
         pairs = [(first, side) for side in more]
-        compared = compare_pairs(pairs, MIN_EFFECT, paired=paired)
+        compared = compare_pairs(pairs, MIN_EFFECT, paired=True)
         for side, n, work, c in zip(more, workers[1:], works[1:], compared, strict=True):
             speed = work / works[0] * workers[0] / n
             shares = [speed / ratio for ratio in (c.ratio, c.ci_high, c.ci_low)]

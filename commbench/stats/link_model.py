@@ -27,7 +27,7 @@ import scipy
 from commbench.model import AGAIN
 from commbench.stats.inference import launches_interval
 from commbench.stats.links import link_classes
-from commbench.stats.selection import counted, in_suite_order
+from commbench.stats.selection import counted, good_launches, in_suite_order
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
@@ -51,8 +51,8 @@ class LinkModel:
     predicted of the size at which it is farthest from 1, and ``misfit_bytes`` that size: a protocol
     that changes with the size (eager, rendezvous) is no straight line. ``round_trip_s`` is that of
     an empty request between the same workers, the median over launches of medians; the rest of α
-    is what a fetch of Dask costs by itself. It is nan where it was not measured, and for fetches
-    with others under way.
+    is what a fetch of Dask costs by itself. It is nan where it was not measured, and for all
+    fetches at once.
     """
 
     case_id: str
@@ -108,18 +108,18 @@ def link_models(run: Run) -> list[LinkModel]:
     log = in_suite_order(log, run, then=["channel", "link", "src", "dst"])
     trips = counted(run.round_trips, run)
     trips = trips.assign(link=link_classes(trips, run))
-    models = []
+    models, good = [], good_launches(run)
     for (case_id, name), channel in log.groupby(["case_id", "channel"], sort=False, observed=True):
         # Requests of other pairs would have to wait for each other.
         mine = trips[(trips["case_id"] == case_id) & (name != "together")]
         for link, group in channel.groupby("link", sort=False, observed=True):
             trip_s = _round_trip_s(mine[mine["link"] == link])
-            models.append(_model(group, src="", dst="", round_trip_s=trip_s))
+            models.append(_model(group, "", "", trip_s, is_cut=case_id not in good))
         for (src, dst, _), group in channel.groupby(
             ["src", "dst", "link"], sort=False, observed=True
         ):
             trip_s = _round_trip_s(mine[(mine["src"] == src) & (mine["dst"] == dst)])
-            models.append(_model(group, src=src, dst=dst, round_trip_s=trip_s))
+            models.append(_model(group, src, dst, trip_s, is_cut=case_id not in good))
     return models
 
 
@@ -127,7 +127,9 @@ def _round_trip_s(trips: pd.DataFrame) -> float:
     return float(trips.groupby("launch")["seconds"].median().median())
 
 
-def _model(log: pd.DataFrame, *, src: str, dst: str, round_trip_s: float) -> LinkModel:
+def _model(
+    log: pd.DataFrame, src: str, dst: str, round_trip_s: float, *, is_cut: bool
+) -> LinkModel:
     first = log.iloc[0]
     usable = log[(log["seconds"] > 0) & (log["nbytes"] > 0)]
     parts = "launch" if len(usable["launch"].unique()) > 1 else "iteration"
@@ -158,7 +160,7 @@ def _model(log: pd.DataFrame, *, src: str, dst: str, round_trip_s: float) -> Lin
     errors = np.concatenate(
         [np.empty(0), *_cross_validation_errors(fits, members, nbytes, seconds)]
     )
-    if parts == "launch":
+    if parts == "launch" and not is_cut:
         known |= _interval(fits)
     return LinkModel(
         **known,

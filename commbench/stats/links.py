@@ -65,10 +65,12 @@ def link_classes(table: pd.DataFrame, run: Run) -> pd.Series[Any]:
     return pd.Series(pd.Categorical.from_codes(classes, links), table.index)
 
 
-def hosts(run: Run) -> set[str]:
-    """Return the distinct identities of the workers' hosts, as far as they were recorded."""
+def n_hosts(run: Run) -> int:
+    """Return the largest number of hosts of the workers of a launch, as far as recorded."""
     workers, _ = _workers(run)
-    return {*workers["host_id"].where(workers["kind"] >= 0, workers["address_host"])}
+    hosts = workers["host_id"].where(workers["kind"] >= 0, workers["address_host"])
+    by_launch = hosts.groupby([workers["case_id"], workers["launch"]])
+    return int(by_launch.nunique().max()) if len(workers) else 0
 
 
 def _workers(run: Run) -> tuple[pd.DataFrame, list[WorkerPlace]]:

@@ -20,8 +20,8 @@ from commbench.model.published import Figure, Value
 from commbench.model.units import format_message_size
 from commbench.stats.inference import launches_interval
 from commbench.stats.layers import pingpong_mode
-from commbench.stats.links import hosts
-from commbench.stats.selection import counted, in_suite_order
+from commbench.stats.links import n_hosts
+from commbench.stats.selection import counted, good_launches, in_suite_order
 from commbench.stats.worker_profile import worker_times
 
 if TYPE_CHECKING:
@@ -185,10 +185,10 @@ def _differences(run: Run, figure: Figure, value: Value, device: str, layer: str
         yield "memory of CPUs, not GPUs" if device == "cpu" else "memory of GPUs, not CPUs"
     if value.layer and layer != value.layer:
         yield f"layer {layer}, not {value.layer}"
-    n_hosts = len(hosts(run))
-    if figure.across_hosts and n_hosts < 2:
+    is_spread = n_hosts(run) > 1
+    if figure.across_hosts and not is_spread:
         yield "one host, not several"
-    elif not figure.across_hosts and n_hosts > 1:
+    elif not figure.across_hosts and is_spread:
         yield "several hosts, not one"
     if layer == "workload" and any(c.cluster.task_placement == "pinned" for c in run.suite.cases):
         yield "tasks pinned, not placed by Dask"
@@ -220,18 +220,21 @@ def measured_quantities(run: Run, wanted: Collection[str]) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        One row per case and quantity, for a ping-pong also per layer and ``message_bytes``, in the
-        order of the suite. ``setting`` is empty if nothing but backends and numbers of workers is
-        varied. ``message_bytes`` is 0 for other workloads, ``n_workers`` for a
-        ping-pong. ``low``, ``mid`` and ``high`` are: for ``time``, ``throughput``,
-        ``communication time``, ``transfer throughput``, ``latency`` and ``bandwidth`` the median
-        and its interval, nan without one; for ``pair bandwidth`` the median of the medians of the
-        ordered pairs (of those that NVLink joins, if it joins some), the smallest and the largest
-        of them; for ``transfer time`` the median and the quartiles of single transfers.
+        One row per quantity and case of which a launch ended well, for a ping-pong also per layer
+        and ``message_bytes``, in the order of the suite. ``setting`` is empty if nothing but
+        backends and numbers of workers is varied. ``message_bytes`` is 0 for other workloads,
+        ``n_workers`` for a ping-pong. ``low``, ``mid`` and ``high`` are: for ``time``,
+        ``throughput``, ``communication time``, ``transfer throughput``, ``latency`` and
+        ``bandwidth`` the median and its interval, nan without one; for ``pair bandwidth`` the
+        median of the medians of the ordered pairs (of those that NVLink joins, if it joins some),
+        the smallest and the largest of them; for ``transfer time`` the median and the quartiles of
+        single transfers.
     """
-    rows = []
+    rows, good = [], good_launches(run)
     for quantity in wanted:
         for case_id, layer, message_bytes, limits in _measured(quantity, run):
+            if case_id not in good:
+                continue
             case = run.cases[str(case_id)]
             n_workers = 0 if run.kinds[case.id] == "pair" else case.cluster.n_workers
             others = tuple(name for name in case.varied if name not in ("backend", "workers"))
@@ -273,7 +276,7 @@ def _summarized(quantity: str, run: Run) -> Iterator[_Measured]:
     keep = summaries["layer"] == "workload"
     if per_message:
         keep = summaries["layer"].isin(LAYERS) & summaries["case_id"].isin(latency_cases)
-    keep &= (summaries["n_launches"] > 0) & (summaries["median_s"] > 0)
+    keep &= summaries["median_s"] > 0
     for row in summaries[keep].itertuples():
         low, mid, high = row.ci_low_s, row.median_s, row.ci_high_s
         if quantity in ("throughput", "bandwidth"):

@@ -48,7 +48,7 @@ from commbench.stats import grouping
 from commbench.stats.grouping import Array
 from commbench.stats.inference import launches_interval
 from commbench.stats.pairs import counting
-from commbench.stats.selection import in_suite_order
+from commbench.stats.selection import good_launches, in_suite_order
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
@@ -125,8 +125,8 @@ def comparable(run: Run) -> pd.DataFrame:
 
     Of pairs whose P2P batches overlap, ``q50_Bps`` is ``busy_Bps``.
     """
-    known = run.pairs[[*_NAMES, "n", "bytes", "busy_Bps", "concurrency"]]
-    known = known[(known["q50_Bps"] > 0) & (known["n"] >= MIN_TRANSFERS)]
+    known = run.pairs[[*_NAMES, "n", "n_untimed", "bytes", "busy_Bps", "concurrency"]]
+    known = known[known["n"] - known["n_untimed"] >= MIN_TRANSFERS]
     known = known.assign(q50_Bps=known["q50_Bps"].mask(_overlap(known), known["busy_Bps"]))
     known = without_repeats(known)
     # A small transfer is mostly latency, so that its rate is lower on the same link.
@@ -240,14 +240,14 @@ def _slow_in_group(group: pd.DataFrame, run: Run, both_ways: bool) -> pd.DataFra
         causes.append(
             ("all", f"of all {'other ' * bool(causes)}pairs", np.flatnonzero(common), expected)
         )
-    tables = []
+    tables, is_cut = [], str(group["case_id"].iloc[0]) not in good_launches(run)
     for kind, cause, members, limit in causes:
         slower = by_launch[members].sub(ordinary if limit is None else limit, axis="index")
         # A launch may have transfers of slow pairs only.
         effects = slower.median(axis="columns").dropna().to_numpy()
         reference = typical if limit is None else limit
         factor = np.exp(np.median(effects if len(effects) else logs[members] - reference))
-        low, high, level = launches_interval(np.exp(effects).tolist())
+        low, high, level = launches_interval([] if is_cut else np.exp(effects).tolist())
         if factor < MIN_SLOWDOWN or low <= 1:
             continue
         typical_Bps = np.exp(-reference)  # noqa: N806 - the spelling of the unit

@@ -23,6 +23,7 @@ from commbench.errors import UsageError
 from commbench.machine import environment
 
 _PACKAGED = ("pyproject.toml", "setup.py")
+_LEFT_OUT = {"PYTHONPATH", "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"}
 
 
 @dataclass(frozen=True)
@@ -70,9 +71,10 @@ def differs(file: Path, commits: Sequence[str]) -> bool:
 def environ() -> dict[str, str]:
     """Return the variables with which commits are installed and measured.
 
-    What ``PYTHONPATH`` has would be imported on both sides.
+    What ``PYTHONPATH`` has would be imported on both sides, and in a hook of git others name the
+    repository and its working tree.
     """
-    return {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    return {key: value for key, value in os.environ.items() if key not in _LEFT_OUT}
 
 
 def _look_up(side: str, name: str) -> Environment:
@@ -136,8 +138,9 @@ def _content(source: Path, install: str) -> str:
     requirement, digest = _commbench(), hashlib.sha256()
     if requirement.startswith("commbench @ file:"):
         # The folder's files may have changed since an earlier installation.
-        for file in sorted(Path(__file__).parents[1].rglob("*.py")):
-            digest.update(bytes(file) + file.read_bytes())
+        for file in sorted(Path(__file__).parents[1].rglob("*")):
+            if file.is_file() and file.parent.name != "__pycache__":
+                digest.update(bytes(file) + file.read_bytes())
     return f"{install}\n{requirement}\n{digest.hexdigest()}"
 
 
@@ -162,8 +165,10 @@ def _steps(folder: Path, commit: str, python: Path, install: str) -> Iterator[Se
 
 def _name(source: Path) -> str:
     """Return the name in the pyproject.toml of a project, "" if there is none."""
-    file = source / "pyproject.toml"
-    content = tomllib.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    try:
+        content = tomllib.loads((source / "pyproject.toml").read_text(encoding="utf-8"))
+    except (FileNotFoundError, ValueError):  # pip says what is wrong with an invalid one.
+        return ""
     return str(content.get("project", {}).get("name", ""))
 
 

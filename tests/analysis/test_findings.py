@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+from itertools import chain
 from pathlib import Path
 
 import builders
@@ -13,6 +14,7 @@ from commbench import backends, model
 from commbench.analysis import findings
 from commbench.analysis.findings import CaseRecords, Rule
 from commbench.errors import ResultsError
+from commbench.harness import vary
 from commbench.model import ClusterSpec, Effect, Finding, Placement, registry
 from commbench.reports import findings as sentences
 
@@ -50,6 +52,9 @@ def found(case, records, environment=CORES, **manifest):
     by_rule = {finding.rule: finding for finding in run.findings}
     assert len(by_rule) == len(run.findings)
     assert not run.rule_problems
+    # Settings that nothing reads would be measured twice, and not help.
+    for name, text in chain(*(trial.items() for f in run.findings for trial in f.trials)):
+        assert name == "backend" or vary.setting(name, text).name == name
     return by_rule
 
 

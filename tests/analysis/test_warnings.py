@@ -205,6 +205,14 @@ def test_medians_that_a_budget_left_unknown_have_one_warning():
     assert "pingpong over tcp at 1 B, 8 KiB was known within ±0.0001%: it is known within" in text
 
 
+def test_a_median_of_0_is_below_the_resolution_of_the_clock():
+    case = builders.case(workload="pingpong", launches=8)
+    rule = Stopping(budget_s=0.5, detect=0.01)
+    run = builders.in_memory([case], messages(case, seconds=0.0), stopping=rule)
+    (text,) = (text for text in run.warnings if text.startswith("the budget of"))
+    assert text.endswith("it is 0, below the resolution of the clock")
+
+
 def test_sizes_that_spread_are_counted():
     case = builders.case(workload="pingpong", launches=8)
     records = messages(case, sizes=(1, 64, 8192), spread=lambda n: 0.4 if n == 8192 else 0.01)

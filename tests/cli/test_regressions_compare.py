@@ -236,6 +236,13 @@ def test_replication_may_differ(old, tmp_path):
     assert compare(old, write(tmp_path, "new", cases=(case,))).exit_code == 0
 
 
+def test_iterations_that_a_budget_chose_may_differ(old, tmp_path):
+    case = builders.case("tcp", params={"rows": 1}, iterations=9)
+    records = builders.launches(case, STEADY)
+    given = {"id": "new", "environment": MACHINE, "stopping": Stopping()}
+    assert compare(old, builders.written(tmp_path, [case], records, **given).path).exit_code == 0
+
+
 def test_case_of_one_run_alone_is_named(old, tmp_path):
     result = compare(old, write(tmp_path, "new", cases=CASES[:1]))
     assert result.exit_code == 0

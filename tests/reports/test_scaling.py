@@ -14,13 +14,15 @@ SPREAD = (0.98, 0.99, 1.0, 1.0, 1.01, 1.02)
 def scaled(recorded):
     """Return a run of (backend, workers, seconds, payload)."""
 
-    def build(*points, spread=SPREAD):
+    def build(*points, spread=SPREAD, lost=()):
         cases, records = [], []
         for number, (backend, n_workers, seconds, payload) in enumerate(points):
             case = builders.case(backend, n_workers=n_workers, varied=VARIED)
             cases.append(case)
             # Blocks are paired.
             for launch, share in enumerate(spread[:: (-1) ** number]):
+                if (n_workers, launch) == lost:
+                    continue
                 given = {"launch": launch, "payload_bytes": payload}
                 records.append(builders.sample(case, seconds * share, **given))
         return recorded(cases, builders.ended(records))
@@ -51,6 +53,15 @@ def test_each_backend_has_a_series_relative_to_its_fewest_workers(scaled):
     table = run.scaling.set_index(["series", "n_workers"])["efficiency"]
     assert table.to_dict() == {("tcp", 2): 1, ("tcp", 4): 1, ("mpi", 2): 1, ("mpi", 4): 0.5}
     assert titled(run, "Scaling of merge over mpi").rows[1][:3] == ("4", "9.00 s", "50.0%")
+
+
+def test_a_case_that_lost_a_launch_leaves_others_paired(scaled):
+    points = [("tcp", n, 8.0 / n, 9) for n in (1, 2, 4)]
+    before, after = scaled(*points), scaled(*points, lost=(4, 3))
+    row = before.scaling.iloc[1]
+    assert after.scaling.iloc[1].to_dict() == row.to_dict()
+    (comparison,) = [c for c in after.comparisons if c.candidate_id == row["case_id"]]
+    assert row["ci_low"] == pytest.approx(0.5 * 2 / 2 / comparison.ci_high)
 
 
 def test_the_verdict_names_the_most_workers_that_pay(scaled):

@@ -106,6 +106,12 @@ def test_one_launch_has_an_error_but_no_interval(recorded):
     assert math.isnan(model.beta_high_Bps)
 
 
+def test_launches_of_which_none_ended_well_give_no_interval(recorded):
+    model = pair(recorded, sweep())
+    assert (model.parts, model.confidence) == ("launch", 0.0)
+    assert math.isnan(model.alpha_low_s)
+
+
 def test_one_launch_with_sizes_enough_gives_no_interval(recorded):
     records = sweep() + ends()
     small = [

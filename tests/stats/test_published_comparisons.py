@@ -97,6 +97,25 @@ def test_every_difference_is_named(recorded):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("across", [False, True])
+def test_hosts_of_different_launches_are_not_several(across, recorded):
+    case, over = (builders.case(name, cluster=cluster()) for name in ("mpi", "ucx:polling"))
+    records = [*launches(case, [1.0, 1.0]), *launches(over, [2.0, 2.0])]
+    for launch, worker in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        host = str(worker if across else launch)
+        records.append(place(case, str(worker), launch=launch, host=host, host_id=host))
+    (row, *_) = compared(recorded, "mpi4dask.merge_ri2", [case, over], records)
+    assert ("one host, not several" in row.differences) is not across
+
+
+def test_cases_of_which_no_launch_ended_well_are_not_measured(recorded):
+    case = builders.case("ucx:nvlink+ib", "svd", cluster=cluster(n_workers=4))
+    records = [sample(case, 10.0), transfer(case, 0, 3.0, 10_000_000, src="0", dst="3")]
+    for figure in ("ucx_dgx_blog.svd", "ucx_dgx_blog.transpose"):
+        rows = compared(recorded, figure, [case], [*records, end(case, ok=False)])
+        assert all(math.isnan(row.here) for row in rows)
+
+
 def test_a_ratio_without_its_other_half_is_unknown(recorded):
     rows = compared(recorded, "mpi4dask.merge_ri2", *times({("mpi", 2): 1.0}))
     assert [row.quantity for row in rows] == [

@@ -157,12 +157,17 @@ def test_a_pair_that_is_slow_in_one_launch_only_is_not_named(recorded):
 
 def test_launches_that_agree_give_an_interval(recorded):
     case = builders.case(n_workers=4, launches=6)
-    table = slow(
-        recorded, case,
-        *(fetches(case, cluster(4, [("0", "1")], seed=launch), launch) for launch in range(6)),
-    )  # fmt: skip
-    (row,) = table.itertuples()
+    records = [
+        each
+        for launch in range(6)
+        for each in fetches(case, cluster(4, [("0", "1")], seed=launch), launch)
+    ]
+    ends = [builders.end(case, launch=launch) for launch in range(6)]
+    (row,) = slow(recorded, case, records, ends).itertuples()
     assert row.low < row.factor < row.high
+    (cut,) = slow(recorded, case, records).itertuples()
+    assert cut.factor == row.factor
+    assert math.isnan(cut.level)
     assert row.factor == pytest.approx(12, rel=0.15)
     assert row.level == pytest.approx(0.969, abs=0.001)
 
@@ -240,12 +245,14 @@ def test_slow_pairs_are_ordered_by_case_and_slowdown(recorded):
     ]  # fmt: skip
 
 
-def test_pairs_without_a_bandwidth_are_not_slow(recorded):
+@pytest.mark.parametrize("n_timed", [0, 1])
+def test_pairs_with_few_timed_transfers_are_not_slow(n_timed, recorded):
     case = builders.case(n_workers=3)
     bandwidths = cluster(3, noise=0.02)
     del bandwidths["0", "1"]
-    untimed = [transfer(case, 0, 0, src="0", dst="1")]
-    assert slow(recorded, case, fetches(case, bandwidths), untimed).empty
+    few = [transfer(case, 0, 0, 8 * MB, src="0", dst="1")] * (3 - n_timed)
+    few += [transfer(case, 0, 3.0, 8 * MB, src="0", dst="1")] * n_timed
+    assert slow(recorded, case, fetches(case, bandwidths), few).empty
 
 
 WIDE = dict(zip(cluster(4), itertools.cycle([240e6, 420e6, 600e6, 900e6, 1.5e9]), strict=False))
@@ -331,7 +338,11 @@ def test_pairs_with_other_sizes_of_transfers_are_not_compared(recorded):
         for each in records
     ]  # fmt: skip
     assert slow(recorded, case, small).empty
-    assert len(slow(recorded, case, [replace(each, nbytes=8 * MB) for each in small])) == 0
+    large = [
+        replace(each, nbytes=8 * MB, stop_s=8 * each.stop_s) if each.nbytes == MB else each
+        for each in small
+    ]
+    assert len(slow(recorded, case, large)) == 1
 
 
 def test_a_launch_without_ordinary_pairs_has_no_part_in_a_factor(recorded):

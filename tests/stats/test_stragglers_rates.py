@@ -14,7 +14,8 @@ import pytest
 from commbench import stats
 
 N_TRANSFERS = 18
-COLUMNS = ["case_id", "workload", "backend", "channel", "src", "dst", "q50_Bps", "link", "n"]
+COLUMNS = ["case_id", "workload", "backend", "channel", "src", "dst", "q50_Bps", "link", "n",
+           "n_untimed"]  # fmt: skip
 PARTS = {
     "between workers 0 and 1": lambda src, dst: {src, dst} == {"0", "1"},
     "from worker 0": lambda *pair: pair[0] == "0",
@@ -40,7 +41,7 @@ def judged(run, noise, slowdown, cause=LINK):
     logs += np.median(dice.normal(0, noise, (N_TRANSFERS, n_clusters, len(pairs))), axis=0)
     logs[:, [PARTS[cause](*pair) for pair in pairs]] -= np.log(slowdown)
     rows = [
-        (case_id, "merge", "tcp", "gather", *pair, bandwidth, "same host", N_TRANSFERS)
+        (case_id, "merge", "tcp", "gather", *pair, bandwidth, "same host", N_TRANSFERS, 0)
         for case_id, cluster in zip((case.id for case in cases), np.exp(logs), strict=True)
         for pair, bandwidth in zip(pairs, cluster, strict=True)
     ]

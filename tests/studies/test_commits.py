@@ -49,6 +49,8 @@ def _project(tmp_path_factory):
 def make(project, monkeypatch):
     """Return a function that returns the Pythons of two sides, and what was shown."""
     monkeypatch.chdir(project.path)
+    # As in a hook of git.
+    monkeypatch.setenv("GIT_DIR", ".git")
 
     def pythons(base, head, install="--no-index ."):
         shown = []
@@ -110,8 +112,8 @@ def test_an_environment_stays_until_the_commbench_in_it_changes(
     monkeypatch.setattr(commits, "_steps", lambda *args: islice(steps(*args), 2))
     monkeypatch.setattr(commits, "_commbench", lambda: origin)
     monkeypatch.setattr(commits, "__file__", str(running))
-    for text in ("one", "another"):
-        running.write_text(text)
+    for file in (running, running.with_name("loops.c")):
+        file.write_text("")
         commits.environments({"head": "main"}, ".", shown.append)
     assert len(shown) == (1 if stays else 2)
 
@@ -165,6 +167,15 @@ def test_a_project_that_is_no_package_is_refused_before_its_environment(tmp_path
     with pytest.raises(UsageError, match=r"has no pyproject.toml or setup.py, so that pip can't"):
         commits.environments({"base": "HEAD", "head": "HEAD"}, ".", [].append)
     assert not [*repository.path.glob("build/commits/*/env")]
+
+
+def test_an_invalid_project_is_refused_by_pip(tmp_path, monkeypatch):
+    repository = Repository(tmp_path)
+    repository.commit(**{"pyproject.toml": "<<<<<<< HEAD\n"})
+    monkeypatch.chdir(repository.path)
+    monkeypatch.setattr(commits, "_commbench", lambda: str(tmp_path / "missing"))
+    with pytest.raises(UsageError, match="there is no environment of"):
+        commits.environments({"base": "HEAD", "head": "HEAD"}, "--no-index .", [].append)
 
 
 def test_whether_commits_differ_in_a_file(project, monkeypatch):

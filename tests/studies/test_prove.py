@@ -1,11 +1,9 @@
 """What is measured to prove a remedy, and what is said of the result."""
 
 import dataclasses
-import inspect
 import math
 import re
 import types
-from pathlib import Path
 
 import builders
 import processes
@@ -16,7 +14,6 @@ import commbench
 from commbench.analysis.findings import Rule
 from commbench.cli import findings_command
 from commbench.errors import UsageError
-from commbench.harness import vary
 from commbench.launchers.mpirun import MpirunLauncher
 from commbench.model import USER_CODE, ClusterSpec, Effect, Finding, Placement, registry
 from commbench.reports import opening
@@ -316,12 +313,3 @@ def test_rules_that_cannot_be_applied_do_not_pass(tmp_path, rules):
 def test_diagnose_does_not_know_other_rules(fake_run):
     done = processes.invoke("diagnose", fake_run, "--fail-on", "slow-sample")
     assert "did you mean 'slow-samples'?" in usage_error(done)
-
-
-@pytest.mark.parametrize("name", [*registry.loadable("rule")])
-def test_every_setting_that_a_rule_proposes_is_one_that_can_be_changed(name):
-    """Settings that nothing reads would be measured twice, and not help."""
-    source = Path(inspect.getfile(registry.loadable("rule")[name].find)).read_text(encoding="utf-8")
-    for proposed in re.findall(r'trials = \(\{"([^"]+)":|trials=\(\{"([^"]+)":', source):
-        proposed = "".join(proposed)
-        assert proposed == "backend" or vary.setting(proposed, "1").name == proposed

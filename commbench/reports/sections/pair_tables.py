@@ -304,10 +304,11 @@ def opening(run: Run) -> Iterator[str]:
 def no_slow_pair(run: Run) -> Iterator[str]:
     """Yield that no pair is slow, if there are enough pairs to tell; slow ones are findings."""
     group, pairs = ["case_id", "channel", "link"], without_repeats(run.pairs)
+    pairs = pairs.assign(n_timed=pairs["n"] - pairs["n_untimed"])
     groups = pairs.groupby(group, observed=True)
     large = groups.size() >= MIN_PAIRS
     if large.any() and run.slow_pairs.empty:
-        enough = (groups["n"].min() >= MIN_TRANSFERS)[large].all()
+        enough = (groups["n_timed"].min() >= MIN_TRANSFERS)[large].all()
         rates = comparable(run).groupby(group, observed=True)["q50_Bps"]
         tested = rates.size() >= MIN_PAIRS
         ratio = (rates.median() / rates.min())[tested].max()
