@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def check_launcher(name: str, scratch: Path, backend: str = "tcp", /, **cluster:
     for field, value in _FOREIGN.items():
         if field not in kind.supports:
             with assert_raises(UsageError, f"{field}, which {name} does not take,"):
-                kind().validate(ClusterSpec(launcher=name, **{field: value}), talk)
+                kind().validate(replace(spec, **{field: value}), talk)
     with kind().start(spec, talk.protocol, scratch) as running:
         _check_members(running, spec, talk.protocol)
         _check_cpu_time(running)

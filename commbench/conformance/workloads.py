@@ -66,8 +66,10 @@ def check_workload(name: str, client: Any = None, /, **params: Any) -> None:
         return kind(filled, context)
 
     if issubclass(kind, ClusterWorkload):
+        work = make(1, len(client.nthreads()) if client else 2)
+        work.set_up()
         with _connected(client) as connected:
-            _check_computation(make(1, len(connected.nthreads())), connected)
+            _check_computation(work, connected)
     elif issubclass(kind, FetchWorkload):
         _check_blocks(make)
     elif issubclass(kind, PairWorkload):

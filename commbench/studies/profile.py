@@ -704,9 +704,9 @@ class _Observer:
         if lost or joined - self._cluster.names.keys() or self._cluster.remote_members:
             return None
         n_cores = len(region.core_numbers)
-        began = conditions.Reading(0.0, n_cores, before, 0.0)
-        ended = conditions.Reading(elapsed_s, n_cores, used, own_cpu_s)
-        use = conditions.core_use(region.launch, conditions.LOCAL, began, ended)
+        began = conditions.Reading(conditions.LOCAL, 0.0, n_cores, before, 0.0)
+        ended = conditions.Reading(conditions.LOCAL, elapsed_s, n_cores, used, own_cpu_s)
+        use = conditions.core_use(region.launch, began, ended)
         # Workers may be bound to other cores.
         bound = use is not None and use.busy_cpu_seconds < 0.9 * own_cpu_s
         # Others use the cores in the pauses of the region, too.

@@ -56,7 +56,8 @@ class Spill(ClusterWorkload):
                 f"worker ({limit} B)"
             )
         self._n_items = params.chunk // _ITEM_BYTES
-        self._n_chunks = math.ceil(params.factor * limit * context.n_workers / params.chunk)
+        total = params.factor * limit * context.n_workers
+        self._n_chunks = math.ceil(total / (self._n_items * _ITEM_BYTES))
 
     @property
     def payload_bytes(self) -> int:

@@ -296,7 +296,11 @@ def _function(source: _Source, tree: ast.Module) -> ast.FunctionDef:
             f"write def {source.function}(client)"
         )
     statements = [*filter(_is_run_at_import, tree.body), *function.body]
-    started = next(_clusters(statements, _other_libraries(tree)), None)
+    for statement in statements:  # more are added: those of functions that these name
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Name) and node.id in defined:
+                statements += defined.pop(node.id).body
+    started = next(_clusters(statements, _imported(tree)), None)
     if started is not None:
         raise UsageError(
             f"{source.name}, line {started.lineno}, makes a cluster or a client, so that "
@@ -312,26 +316,26 @@ def _is_run_at_import(statement: ast.stmt) -> bool:
     return not (isinstance(statement, ast.If) and "__name__" in ast.unparse(statement.test))
 
 
-def _other_libraries(tree: ast.Module) -> set[str]:
-    """Return the names that are imported from libraries other than Dask's, e.g. `storage`."""
-    return {
-        alias.asname or alias.name.partition(".")[0]
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for alias in node.names
-        if not (getattr(node, "module", None) or alias.name).startswith(("dask", "distributed"))
-    }
+def _imported(tree: ast.Module) -> dict[str, str]:
+    """Return what each imported name stands for, such as ``distributed.Client``."""
+    imported = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            module = f"{node.module or ''}." if isinstance(node, ast.ImportFrom) else ""
+            for alias in node.names:
+                imported[alias.asname or alias.name.partition(".")[0]] = module + alias.name
+    return imported
 
 
-def _clusters(statements: list[ast.stmt], other: set[str]) -> Iterator[ast.Call]:
+def _clusters(statements: list[ast.stmt], imported: Mapping[str, str]) -> Iterator[ast.Call]:
     for statement in statements:
         for node in ast.walk(statement):
             if isinstance(node, ast.Call):
-                called = root = node.func
-                while isinstance(root, ast.Attribute):
-                    root = root.value
-                name = getattr(called, "id", None) or getattr(called, "attr", None)
-                if name in _CLUSTERS and getattr(root, "id", None) not in other:
+                first, *rest = ast.unparse(node.func).split(".")
+                name = ".".join([imported.get(first, first), *rest])
+                # Other libraries have a `Client`, too, e.g. `storage`.
+                is_dask = first not in imported or name.startswith(("dask", "distributed"))
+                if is_dask and name.rpartition(".")[2] in _CLUSTERS:
                     yield node
 
 

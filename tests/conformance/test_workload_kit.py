@@ -213,9 +213,11 @@ def test_the_kit_changes_any_number(kind, number):
 def test_a_computation_is_for_the_workers_of_the_client(monkeypatch):
     made = []
     monkeypatch.setattr(kit, "_check_computation", lambda work, _: made.append(work))
+    monkeypatch.setattr(TransposeSum, "set_up", lambda _: made.append("set up"))
     client = SimpleNamespace(nthreads=lambda: dict.fromkeys("abc", 1))
     check_workload("transpose-sum", client, size=40, chunk=20)
-    assert [work.context.n_workers for work in made] == [3]
+    assert made[0] == "set up"
+    assert made[1].context.n_workers == 3
 
 
 def test_the_error_of_a_workload_that_refuses_a_right_result_is_raised(client, installed):

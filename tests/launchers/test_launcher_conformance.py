@@ -7,6 +7,7 @@ import pytest
 import sshd
 
 from commbench.conformance import check_launcher
+from commbench.errors import UsageError
 from commbench.launchers import members
 from commbench.launchers.base import Launcher, RunningCluster
 
@@ -92,8 +93,16 @@ def test_cpu_time_that_is_not_counted_is_an_error(uncounted, tmp_path):
         check_launcher("uncounted", tmp_path)
 
 
-def test_a_field_that_is_accepted_but_not_used_is_an_error(uncounted, tmp_path, monkeypatch):
+@pytest.mark.parametrize("requires_hosts", [False, True])
+def test_a_field_that_is_accepted_but_not_used_is_an_error(
+    requires_hosts, uncounted, tmp_path, monkeypatch
+):
+    def validate(_, spec, backend):
+        if requires_hosts and not spec.hosts:
+            raise UsageError("no hosts")
+
     monkeypatch.setattr(UncountedLauncher, "supports", Launcher.supports | {"hosts"})
-    monkeypatch.setattr(UncountedLauncher, "validate", lambda *_: None)
+    monkeypatch.setattr(UncountedLauncher, "validate", validate)
+    given = {"hosts": ("a", "b")} if requires_hosts else {}
     with pytest.raises(AssertionError, match="scheduler, which uncounted does not take, went"):
-        check_launcher("uncounted", tmp_path)
+        check_launcher("uncounted", tmp_path, **given)

@@ -25,6 +25,11 @@ REFUSED = {
         "import distributed\ndef main(client):\n    distributed.LocalCluster(n_workers=1)",
         "job.py, line 3, makes a cluster",
     ),
+    "a cluster in a function that main calls": (
+        "from distributed import Client as C\ndef make():\n    return C()\n"
+        "def main(client):\n    with make() as mine: pass",
+        "job.py, line 3, makes a cluster",
+    ),
     "no client": ("def main(): pass", "main of job.py takes (), and is called with a client only"),
     "two arguments": ("def main(client, n): pass", "takes (client, n)"),
     "a keyword without default": ("def main(client, *, n): pass", "with a default for all else"),

@@ -36,6 +36,7 @@ N_IDLE_LAUNCHES = 2
 class Reading(NamedTuple):
     """A reading of the cores that a launch may use, and of its CPU time."""
 
+    host: str
     at: float
     n_cores: int
     cores: cores.Times | None
@@ -60,22 +61,23 @@ class Conditions:
         yield
         self.foreign_cpu_s += cores.cpu_seconds(cluster.foreign_pids) - used_s
         after = _read_remote(cluster)
-        if here := before.pop(LOCAL, None):
+        kernel = environment.kernel_id()
+        if here := before.pop(kernel, None):
             # Members in containers on this host.
             used_s = here.launch_cpu_s if cluster.preexisting else 0.0
-            self.foreign_cpu_s += after[LOCAL].launch_cpu_s - used_s
-        uses = (core_use(self.launch, host, began, after[host]) for host, began in before.items())
+            self.foreign_cpu_s += after[kernel].launch_cpu_s - used_s
+        uses = (core_use(self.launch, before[each], after[each]) for each in before)
         self.remote_use += tuple(filter(None, uses))
 
 
-def core_use(launch: Launch, host: str, began: Reading, ended: Reading) -> CoreUse | None:
+def core_use(launch: Launch, began: Reading, ended: Reading) -> CoreUse | None:
     """Return the use of the cores between two readings, None if the kernel doesn't count it."""
     if began.cores is None or ended.cores is None or ended.cores.busy_s == began.cores.busy_s:
         # Some containers hide the counters, or don't update them.
         return None
     return CoreUse(
         **records.keys(launch),
-        host=host,
+        host=began.host,
         n_cores=began.n_cores,
         seconds=ended.at - began.at,
         busy_cpu_seconds=ended.cores.busy_s - began.cores.busy_s,
@@ -92,12 +94,12 @@ def watched(launch: Launch, emit: Emit) -> Iterator[Conditions]:
     """
     numbers = tuple(os.sched_getaffinity(0))
     n_cores = len(numbers)
-    began = Reading(time.perf_counter(), n_cores, cores.times(numbers), _family_seconds())
+    began = Reading(LOCAL, time.perf_counter(), n_cores, cores.times(numbers), _family_seconds())
     conditions = Conditions(launch)
     yield conditions
     cpu_s = _family_seconds() + conditions.foreign_cpu_s
-    ended = Reading(time.perf_counter(), n_cores, cores.times(numbers), cpu_s)
-    if here := core_use(launch, LOCAL, began, ended):
+    ended = Reading(LOCAL, time.perf_counter(), n_cores, cores.times(numbers), cpu_s)
+    if here := core_use(launch, began, ended):
         emit(here)
     for use in conditions.remote_use:
         emit(use)
@@ -110,20 +112,21 @@ def _family_seconds() -> float:
 
 
 def _read_remote(cluster: RunningCluster) -> dict[str, Reading]:
-    """Return a reading of the cores of the remote members, by host; ``LOCAL`` is this one."""
+    """Return a reading of the cores of the remote members, by the id of their kernel."""
     processes = defaultdict(list)
     described = ask(cluster.client, cluster.remote_members, _describe_process)
-    # Containers on a host share its kernel, which counts the CPU time of all.
-    hosts = {environment.kernel_id(): LOCAL}
+    # Containers on a host share its kernel, which counts the CPU time of all. Hosts may share a
+    # name.
     for member, (kernel, host, allowed, cpu_s) in described.items():
-        processes[hosts.setdefault(kernel, host)].append((member, allowed, cpu_s))
+        processes[kernel].append((member, host, allowed, cpu_s))
     readings = {}
-    for host, rows in processes.items():
-        members, allowed, cpu_s = zip(*rows, strict=True)
+    for kernel, rows in processes.items():
+        members, names, allowed, cpu_s = zip(*rows, strict=True)
         numbers = sorted(set().union(*allowed))
         (times,) = ask(cluster.client, members[:1], cores.times, numbers).values()
         used = cores.Times(*times) if times is not None else None
-        readings[host] = Reading(time.perf_counter(), len(numbers), used, sum(cpu_s))
+        reading = Reading(names[0], time.perf_counter(), len(numbers), used, sum(cpu_s))
+        readings[kernel] = reading
     return readings
 
 

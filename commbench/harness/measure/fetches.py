@@ -44,7 +44,7 @@ from commbench.workloads.device import wait_finished
 ALONE, TOGETHER, ROUNDS = FETCHES
 SENDER, FETCHER = "0", "1"
 _LEAD_SECONDS = 0.05
-"""The delay of the common start after the request, in seconds."""
+"""The least delay of the common start after the request, in seconds."""
 _BUSY_SECONDS = 0.15
 """The time that Dask waits before it asks a busy sender again."""
 _N_KEYS = 2
@@ -96,8 +96,10 @@ def measure_worker(
                     )
                 )
         if workload.layers == ("worker",):
-            for location in conditions.worker_places(launch, cluster):
-                emit(location)
+            with plugins.installed(cluster, *plugins.wire_meters(cluster)):
+                client.run(wire.introduce, [*address.values()])
+                for record in traffic.links(launch, backend, cluster):
+                    emit(record)
 
 
 def _put(client: Any, workload: PairWorkload, size: int, sender: str) -> list[Any]:
@@ -189,9 +191,12 @@ def measure_fetches(
         order = random.Random(f"{case.seed} {launch.index}")
         for iteration in range(-case.warmups, case.iterations):
             emit.phase(records.counted(iteration, case))
+            began = time.perf_counter()
             client.run(wire.forget)
+            # Requests to many workers take longer to arrive.
+            lead_s = max(_LEAD_SECONDS, 2 * (time.perf_counter() - began))
             counters = traffic.network_counters()
-            exchange = _Exchange(launch, iteration, cluster, members, order)
+            exchange = _Exchange(launch, iteration, cluster, members, order, lead_s)
             for size in workload.sizes:
                 if workload.in_rounds:
                     exchange.in_rounds(size, emit, judged=size == max(workload.sizes))
@@ -260,9 +265,9 @@ class _Exchange:
 
     def __init__(
         self, launch: Launch, iteration: int, cluster: RunningCluster, members: list[_Member],
-        order: random.Random,
+        order: random.Random, lead_s: float,
     ) -> None:  # fmt: skip
-        self._launch, self._iteration = launch, iteration
+        self._launch, self._iteration, self._lead_s = launch, iteration, lead_s
         self._common = records.keys(launch, iteration)
         self._cluster, self._members, self._order = cluster, members, order
         self._offsets = conditions.clock_offsets(cluster)
@@ -362,7 +367,7 @@ class _Exchange:
             self._run(receivers, fetch, *arguments, time.time(), self._offsets)
             return cluster.cpu_seconds() - cpu_began
         elsewhere = cluster.remote_members & {member.address for member in self._members}
-        begin_at_s = time.time() + _LEAD_SECONDS
+        begin_at_s = time.time() + self._lead_s
         arguments = (*arguments, begin_at_s, self._offsets)
         with ThreadPoolExecutor(1) as thread:
             answers = thread.submit(self._run, receivers, fetch, *arguments, workers=self._members)
@@ -411,9 +416,9 @@ class _Exchange:
         addresses = [member.address for member in workers or receivers]
         try:
             answers: dict[str, Any] = self._cluster.client.run(call, *arguments, workers=addresses)
-        except (OSError, KeyError) as error:
+        except OSError as error:
             names = ", ".join(member.name for member in receivers)
-            raise LaunchError(f"a fetch of worker {names} failed: {error!r}") from error
+            raise LaunchError(f"the request to worker {names} failed: {error!r}") from error
         return answers
 
     def _verify(self, receivers: Sequence[_Member]) -> None:
@@ -425,9 +430,9 @@ class _Exchange:
     ) -> Iterator[tuple[float, float, _Member, _Member]]:
         """Emit the fetches of the `receivers`, and yield each: start, end, receiver and owner."""
         by_number = {member.number: member for member in self._members}
-        answers = traffic.ask(
-            self._cluster, [member.address for member in receivers], traffic.CHUNK, take
-        )
+        # In rounds, a receiver has as many as this from each owner.
+        most = traffic.CHUNK // (_ROUND_BLOCKS if channel in (ROUNDS, AGAIN) else 1)
+        answers = traffic.ask(self._cluster, [member.address for member in receivers], most, take)
         for receiver, (_, answer) in zip(receivers, answers, strict=True):
             fetches = json.loads(answer)
             offset_s = self._offsets.get(receiver.address, 0.0)
@@ -465,13 +470,17 @@ class Fetcher(WorkerPlugin):  # type: ignore[misc]
         """Fetch one block; ask a busy sender again, and time the last request only."""
         n_busy, block = 0, key(owner.number, size)
         device = self.workload.context.device
-        while True:
-            answer, began_at_s, seconds = await _get(self._worker, block, owner.address, device)
-            if answer["status"] != "busy":
-                break
-            n_busy += 1
-            await asyncio.sleep(_BUSY_SECONDS)
-        self.fetched.append((owner.number, size, answer["data"][block]))
+        try:
+            while True:
+                answer, began_at_s, seconds = await _get(self._worker, block, owner.address, device)
+                if answer["status"] != "busy":
+                    break
+                n_busy += 1
+                await asyncio.sleep(_BUSY_SECONDS)
+            self.fetched.append((owner.number, size, answer["data"][block]))
+        except (OSError, KeyError) as error:
+            ends = f"worker {self._worker.name} can't fetch from worker {owner.name}"
+            raise LaunchError(f"{ends}: {error!r}") from error
         self.log.append((owner.number, began_at_s, began_at_s + seconds, n_busy))
 
 

@@ -56,6 +56,8 @@ def test_cpu_time_counts_once_wherever_the_worker_is(cluster, request, worker):
 
 def test_each_other_host_has_a_record_of_its_cores(far):
     seen = conditions.Conditions(make_launch(make_case(), 2))
+    # The first call imports this module.
+    far.client.run(spin, 0.0)
     with seen.on(far):
         spin_on(far, "1")
         spin_on(far, "0")
@@ -102,6 +104,18 @@ def test_other_hosts_that_hide_their_cores_have_no_record(far, monkeypatch):
     with seen.on(far):
         pass
     assert seen.remote_use == ()
+
+
+def test_hosts_with_one_name_have_readings_of_their_own(monkeypatch):
+    described = {"a": ("one", "ubuntu", (0,), 1.0), "b": ("two", "ubuntu", (0, 1), 2.0)}
+
+    def ask(client, members, function, *_):
+        return described if function is conditions._describe_process else {members[0]: None}
+
+    monkeypatch.setattr(conditions, "ask", ask)
+    readings = conditions._read_remote(SimpleNamespace(client=None, remote_members=()))
+    seen = {kernel: (r.host, r.n_cores, r.launch_cpu_s) for kernel, r in readings.items()}
+    assert seen == {"one": ("ubuntu", 1, 1.0), "two": ("ubuntu", 2, 2.0)}
 
 
 def test_a_preexisting_cluster_counts_from_the_launch_on(cluster, monkeypatch):

@@ -11,6 +11,7 @@ import pytest
 from launching import select
 
 from commbench.errors import LaunchError, VerificationError
+from commbench.harness import wire
 from commbench.harness.measure import fetches, traffic
 from commbench.model import (
     Case,
@@ -221,6 +222,35 @@ def test_the_idle_cost_is_not_measured_in_a_third_launch(measure):
     assert not select(measure(work(sizes=(1000,)), index=2), IdleCost)
 
 
+def test_the_common_start_is_late_enough_for_slow_requests(measure, monkeypatch):
+    leads = []
+
+    class Exchange(fetches._Exchange):
+        def __init__(self, *arguments):
+            leads.append(arguments[-1])
+            super().__init__(*arguments)
+
+    monkeypatch.setattr(fetches, "_Exchange", Exchange)
+    monkeypatch.setattr(wire, "forget", lambda dask_worker: time.sleep(0.1))  # noqa: ARG005
+    measure(work(sizes=(1000,)))
+    assert len(leads) == 3
+    assert min(leads) > 0.2
+
+
+@pytest.mark.parametrize(("kind", "n_each"), [(AllToAll, 1), (Links, 20)])
+def test_answers_have_no_more_fetches_than_a_message_may(kind, n_each, measure, monkeypatch):
+    asked, ask = [], traffic.ask
+
+    def recorded(cluster, workers, most, function, *arguments):
+        if function is fetches.take:
+            asked.append(most)
+        return ask(cluster, workers, most, function, *arguments)
+
+    monkeypatch.setattr(traffic, "ask", recorded)
+    measure(work(kind, sizes=(1000,)))
+    assert min(asked) == traffic.CHUNK // n_each
+
+
 def test_no_fetch_is_lost_where_a_message_has_those_of_one_worker_alone(measure, monkeypatch):
     monkeypatch.setattr(traffic, "CHUNK", 1)
     fetched = select(measure(work(sizes=(1000,))), TransferRecord)
@@ -260,7 +290,8 @@ def test_a_fetch_that_fails_at_once_with_others_fails_the_launch(answering, meas
         asked.add(who)
         return await real()
 
-    lost = pytest.raises(LaunchError, match=r"a fetch of worker .*the cable is out")
+    ends = r"worker (0 can't fetch from worker 1|1 can't fetch from worker 0)"
+    lost = pytest.raises(LaunchError, match=rf"{ends}: .*the cable is out")
     with answering(answer), lost:
         measure(work(sizes=(1000,)))
 

@@ -8,7 +8,7 @@ from launching import ping_pong, require, select
 
 from commbench.errors import LaunchError, VerificationError
 from commbench.harness.measure import fetches
-from commbench.model import IdleCost, Sample
+from commbench.model import IdleCost, Sample, TransportUsed
 from commbench.workloads.base import Context
 from commbench.workloads.pingpong import PingPong
 
@@ -91,6 +91,7 @@ def test_a_launch_fetches_between_two_workers(tmp_path):
     records = ping_pong("tcp", tmp_path, iterations=40, layers=("worker",), sizes=(1, 100_000))
     (idle,) = select(records, IdleCost)
     assert idle.n_processes == 4
+    assert {used.transport for used in select(records, TransportUsed)} == {"tcp/lo"}
     for size, n in ((1, 40), (100_000, 10)):
         samples = [s for s in select(records, Sample) if s.payload_bytes == size]
         assert {(s.layer, s.verified, s.tool) for s in samples} == {("worker", True, "")}
