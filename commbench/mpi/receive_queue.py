@@ -197,7 +197,7 @@ class Senders:
     def discard(self, sender: _Sender) -> None:
         """Take back one `add`, unless the process has died and may have left a slot unwritten."""
         with self._lock:
-            if not sender.is_dead:
+            if self._queue is None or not sender.is_dead:
                 self._counts[sender] -= 1
                 self._counts += Counter()
 

@@ -147,8 +147,8 @@ def _start(address: str) -> Runtime:
     if mpi.Is_finalized():
         raise UnavailableError(WHAT, "MPI has been finalized", "close the cluster before that")
     manager = devices = None
-    before = segments()
-    if not mpi.Is_initialized():
+    before, is_initialized = segments(), mpi.Is_initialized()
+    if not is_initialized:
         with _launcher_environment(is_mpich) as manager, contextlib.ExitStack() as stack:
             if manager is not None or os.environ.get("PMI_SIZE") == "1":
                 devices = stack.enter_context(ucx_environment(address))
@@ -159,12 +159,15 @@ def _start(address: str) -> Runtime:
             # Its children inherit the rank, and must not use it.
             os.environ.setdefault(_OWNER, str(os.getpid()))
     if mpi.Query_thread() < mpi.THREAD_MULTIPLE:
-        raise UnavailableError(
-            WHAT,
-            "MPI was initialised in this process without MPI_THREAD_MULTIPLE",
-            "set mpi4py.rc.thread_level = 'multiple' before mpi4py.MPI is imported, "
-            "or let mpi:// initialise MPI",
-        )
+        if not is_initialized:
+            reason, remedy = f"{library} was built without MPI_THREAD_MULTIPLE", "use another MPI"
+        else:
+            reason = "MPI was initialised in this process without MPI_THREAD_MULTIPLE"
+            remedy = (
+                "set mpi4py.rc.thread_level = 'multiple' before mpi4py.MPI is imported, "
+                "or let mpi:// initialise MPI"
+            )
+        raise UnavailableError(WHAT, reason, remedy)
     shared, here = segments() - before, host()
     if is_mpich:
         install_log_handler()
@@ -174,7 +177,7 @@ def _start(address: str) -> Runtime:
     managed = manager is not None or any(name in os.environ for name in _RANKED_BY_LAUNCHER)
     if size > 1:
         mode = "world"
-        if manager is None:
+        if not is_initialized:
             _finalize_at_exit(mpi)
     else:
         mode = "elastic" if is_mpich and version >= (5,) and managed else "self"

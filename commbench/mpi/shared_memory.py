@@ -98,15 +98,18 @@ def attached(ids: Iterable[int]) -> Iterator[None]:
     """
     addresses: list[int] = []
     try:
-        for number in ids:
-            address = _libc.shmat(number, None, _SHM_RDONLY)
+        for segment in ids:
+            address = _libc.shmat(segment, None, _SHM_RDONLY)
             if address == _FAILED:
-                if ctypes.get_errno() == errno.EACCES:
+                number = ctypes.get_errno()
+                if number == errno.EACCES:
                     raise FatalCommClosedError(
                         "the peer runs on this host as another user, who gives no access to its "
                         "shared memory: use the same user, the same primary group, or tcp://"
                     )
-                raise OSError(ctypes.get_errno(), "the peer's shared memory is gone")
+                is_gone = number in (errno.EINVAL, errno.EIDRM)
+                reason = "is gone" if is_gone else f"can't be attached: {os.strerror(number)}"
+                raise OSError(number, f"the peer's shared memory {reason}")
             addresses.append(address)
         yield
     finally:

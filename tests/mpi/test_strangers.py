@@ -182,3 +182,9 @@ def test_a_failed_handshake_adds_no_sender(host: str, monkeypatch: pytest.Monkey
     handshake(World(), "elastic", hello("f", "elastic", host=host), CONNECTS[0])
     assert len(added) == 1
     assert not senders._counts
+
+
+def test_without_a_queue_no_dead_process_is_remembered() -> None:
+    senders = Senders()
+    senders.discard(senders.add(2**31 - 1))
+    assert not senders._counts

@@ -35,7 +35,13 @@ def run_ranks(number: int, kind: str, **variables: str) -> str:
 
 
 def test_cluster_as_ranks_of_one_world() -> None:
-    assert "world\n" in run_ranks(4, "cluster")
+    output = run_ranks(4, "cluster")
+    assert "world\n" in output
+    assert "elastic" not in output
+
+
+def test_an_application_may_finalize_mpi_itself() -> None:
+    assert run_ranks(2, "finalize").count("started") == 2
 
 
 def test_a_client_that_stays_open_uses_mpi_until_it_is_finalized() -> None:

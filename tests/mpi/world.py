@@ -1,16 +1,19 @@
 """What every rank of a world does: ``mpiexec -n 4 python world.py cluster`` or ``-n 2 … frames``.
 
-With ``-n 2 … open`` mpi:// imports mpi4py first, and the client of the cluster stays open.
+With ``-n 2 … open`` mpi:// imports mpi4py first, and the client of the cluster stays open. With
+``-n 2 … finalize`` the application finalizes MPI itself.
 
 In a cluster rank 0 is the scheduler, 1 the client, the others are workers: what dask-mpi does, in
 its order. The scheduler listens before it sends the others its address.
 """
 
 import asyncio
+import atexit
 import sys
 
 import dask.array as da
 import distributed.protocol.numpy  # noqa: F401 - registers arrays
+import mpi4py
 import numpy as np
 from distributed import Client, Scheduler, Worker
 from distributed.comm import connect, listen
@@ -21,6 +24,8 @@ if "open" in sys.argv[1:]:
 
     WORLD = runtime("127.0.0.1").mpi.COMM_WORLD
 else:
+    if "finalize" in sys.argv[1:]:
+        mpi4py.rc.finalize = False
     from mpi4py import MPI
 
     WORLD = MPI.COMM_WORLD
@@ -94,7 +99,13 @@ async def receive(address: str) -> None:
     await comm.close()
 
 
-if __name__ == "__main__":
+if sys.argv[1:] == ["finalize"]:
+    from commbench.mpi.runtime import runtime
+
+    atexit.register(MPI.Finalize)
+    runtime("127.0.0.1")
+    print("started", flush=True)
+elif __name__ == "__main__":
     is_cluster = sys.argv[1] != "frames"
     if WORLD.rank == 0:
         asyncio.run(schedule() if is_cluster else send())
