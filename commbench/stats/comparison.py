@@ -176,14 +176,16 @@ def _task(case: Case) -> tuple[str, str, str]:
 def controls(control: str, cases: Iterable[Case]) -> dict[str, Case]:
     """Return the case of the backend `control` with which each other case is compared, by its id.
 
-    Where other settings vary, too, it has the same ones, unless `control` names a variant, such as
-    ``tcp workers=2``.
+    Where other settings vary, too, it has the same ones, but variables that it does not read,
+    unless `control` names a variant, such as ``tcp workers=2``.
     """
     cases = list(cases)
     variants = {(_task(case), case.variant): case for case in cases}
+    read = {name for case in cases if case.backend == control for name in case.cluster.env}
     by_id = {}
     for case in cases:
-        alike = replace(case, backend=control).variant
+        varied = tuple(name for name in case.varied if name in read or name not in case.cluster.env)
+        alike = replace(case, backend=control, varied=varied).variant
         other = variants.get((_task(case), control)) or variants.get((_task(case), alike))
         if other is not None and other.id != case.id:
             by_id[case.id] = other

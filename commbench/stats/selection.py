@@ -87,15 +87,19 @@ def outer_regions(run: Run) -> pd.DataFrame:
     return run.regions[run.regions["iteration"].isin(run.regions["parent"])]
 
 
-def typical_sample(run: Run, case: Case) -> pd.Series[Any] | None:
+def typical_sample(
+    run: Run, case: Case, logged: pd.DataFrame | None = None
+) -> pd.Series[Any] | None:
     """Return the sample of `case` that is nearest to its median, or None.
 
-    Only samples with records of tasks count, or without any, of transfers.
+    Only samples with rows in the table `logged` count: by default that of tasks, or if there are
+    none, of transfers.
     """
     samples = run.measured
     samples = samples[(samples["case_id"] == case.id) & (samples["layer"] == "workload")]
     keys = ["case_id", "launch", "iteration"]
-    logged = run.transfers if run.tasks.empty else run.tasks
+    if logged is None:
+        logged = run.transfers if run.tasks.empty else run.tasks
     logged = logged.loc[logged["case_id"] == case.id, keys]
     samples = samples.merge(logged.drop_duplicates(), on=keys)
     if samples.empty:

@@ -9,7 +9,7 @@ from builders import message, sample, wire
 from commbench import stats
 from commbench.analysis import warnings
 from commbench.model import ClusterSpec
-from commbench.stats import inference
+from commbench.stats import comparison, inference
 from commbench.stats.comparison import compare_pairs
 
 STEADY = [1.0, 1.01, 1.02, 1.03, 1.04, 1.05]
@@ -432,6 +432,15 @@ def test_a_backend_is_the_control_of_cases_with_its_settings(recorded, control, 
     run = recorded(cases, builders.ended(samples(cases, lambda i, _: (1.0, 2.0, 3.0, 6.0)[i])))
     results = stats.between(run, run, {case.id: case.id for case in cases}, control=control)
     assert {each.candidate: each.candidate_s for each in results} == pytest.approx(ratios)
+
+
+def test_a_control_that_does_not_read_a_varied_variable_is_that_of_all_its_values():
+    cases = [
+        builders.case(name, cluster=ClusterSpec(env=env), varied=("backend", "UCX_TLS"))
+        for name, env in (("tcp", {}), ("ucx", {"UCX_TLS": "tcp"}), ("ucx", {"UCX_TLS": "sm"}))
+    ]
+    control, *others = cases
+    assert comparison.controls("tcp", cases) == {case.id: control for case in others}
 
 
 @pytest.mark.slow

@@ -196,19 +196,6 @@ def plot_profile(run: Run) -> Figure | None:
     )  # fmt: skip
 
 
-def typical_iteration(times: pd.DataFrame, median_s: float) -> pd.DataFrame:
-    """Return the rows of the iteration whose duration is nearest to `median_s`.
-
-    Parameters
-    ----------
-    times
-        The rows of one case in ``stats.worker_times`` or ``stats.worker_profiles``.
-    """
-    walls = times.groupby(["launch", "iteration"]).wall_s.max()
-    launch, iteration = (walls - median_s).abs().idxmin()
-    return times[(times.launch == launch) & (times.iteration == iteration)]
-
-
 def _plot_typical_iterations(
     run: Run, times: pd.DataFrame, stacks: Mapping[str, Parts], title: str, caption: str,
     note: Callable[[pd.DataFrame, float], str], *, bar_in: float, least_in: float,
@@ -218,16 +205,18 @@ def _plot_typical_iterations(
     A panel has the bars of one case, at least `bar_in` inches wide; below its title is the `note`
     on its rows and on the median.
     """
+    if times.empty:
+        return None
     groups = style.groups(run, "cluster")
     medians = run.summaries.drop_duplicates("case_id").set_index("case_id").median_s
-    by_case = dict(iter(times.groupby("case_id"))) if len(times) else {}
     blocks = {
         name: [
-            (case, typical_iteration(by_case[case.id], medians[case.id]))
-            for case in cases if case.id in by_case
+            (case, stats.in_iteration_of(sample, times))
+            for case in cases
+            if (sample := stats.typical_sample(run, case, times)) is not None
         ]
         for name, cases in groups.items()
-    }  # fmt: skip
+    }
     blocks = {name: block for name, block in blocks.items() if block}
     if not blocks:
         return None

@@ -1,7 +1,6 @@
 import re
 
 import numpy as np
-import pandas as pd
 import pytest
 from drawing import caption, texts, together, workload
 
@@ -15,7 +14,6 @@ from commbench.reports.figures.iteration_figures import (
     plot_communication,
     plot_profile,
     plot_times,
-    typical_iteration,
 )
 
 
@@ -24,20 +22,8 @@ def tick_labels(axes):
 
 
 def typical(run, table):
-    return typical_iteration(table, stats.summaries(run).median_s.item())
-
-
-def test_the_typical_iteration_is_a_whole_one_near_the_median():
-    times = pd.DataFrame(
-        [
-            {"launch": launch, "iteration": iteration, "worker": worker, "wall_s": wall}
-            for (launch, iteration), wall in {(0, 0): 1.0, (0, 1): 2.1, (1, 0): 9.0}.items()
-            for worker in ("0", "1")
-        ]
-    )
-    chosen = typical_iteration(times, 2.5)
-    assert chosen[["launch", "iteration"]].drop_duplicates().to_numpy().tolist() == [[0, 1]]
-    assert list(chosen.worker) == ["0", "1"]
+    (case,) = run.suite.cases
+    return stats.in_iteration_of(stats.typical_sample(run, case, table), table)
 
 
 # --- communication -----------------------------------------------------------------------------
