@@ -77,15 +77,19 @@ def two_workers() -> Iterator[Any]:
     from distributed import LocalCluster, Nanny
 
     # Dask gives a worker 5 s to end, and a busy machine may not.
-    Nanny.close = functools.partialmethod(Nanny.close, timeout=60)
-    with LocalCluster(
-        n_workers=2,
-        threads_per_worker=1,
-        processes=True,
-        # Even without a dashboard the scheduler binds its port, and warns where it is taken.
-        dashboard_address=":0",
-        scheduler_kwargs={"dashboard": False},
-    ) as cluster:
+    patient = functools.partialmethod(Nanny.close, timeout=60)
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        LocalCluster(
+            n_workers=2,
+            threads_per_worker=1,
+            processes=True,
+            # Even without a dashboard the scheduler binds its port, and warns where it is taken.
+            dashboard_address=":0",
+            scheduler_kwargs={"dashboard": False},
+        ) as cluster,
+    ):
+        patch.setattr(Nanny, "close", patient)
         yield cluster
 
 

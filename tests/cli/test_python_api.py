@@ -91,6 +91,8 @@ def test_a_run_that_raises_can_be_continued_at_once(tmp_path, monkeypatch):
             patch.setattr(runner, "run_plan", builders.simulate_plan)
             (path,) = tmp_path.iterdir()
             assert len(commbench.run(resume=path).ends) == 1
+        else:
+            pytest.fail("no error was raised")
 
 
 def test_a_coroutine_returns_the_run(tmp_path):

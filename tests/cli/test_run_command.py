@@ -366,7 +366,8 @@ def results(good, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("20260101-000000-merge", "20260102-000000-merge"):
         ignored = shutil.ignore_patterns("figures", "logs", "report.html")
-        shutil.copytree(good[1], tmp_path / "results" / name, ignore=ignored)
+        run = shutil.copytree(good[1], tmp_path / "results" / name, ignore=ignored) / "run.json"
+        run.write_text(json.dumps(json.loads(run.read_text()) | {"id": name}))
     return Path("results")
 
 

@@ -77,6 +77,7 @@ def test_every_ordered_pair_has_the_rate_of_its_link(measured):
 def test_pairs_of_a_round_share_no_host(measured):
     _, _, _, document = measured
     log = load(document["run"]).transfers.query("channel == 'rounds' and nbytes == @BLOCK")
+    assert len(log)
     for begun in log.itertuples():
         others = log[(log["start_s"] < begun.stop_s) & (log["stop_s"] > begun.start_s)]
         others = others.drop(begun.Index)

@@ -75,15 +75,18 @@ def test_a_failure_to_pin_ends_the_launch(client):
         dask_scheduler.plugins[pinning.Pinning.name].error = None
 
     client.run_on_scheduler(fail)
-    with pytest.raises(RuntimeError, match=r"can't be pinned to workers: KeyError\('x'\)"):
-        client.run_on_scheduler(pinning.activate, False)
-    client.run_on_scheduler(mend)
+    try:
+        with pytest.raises(RuntimeError, match=r"can't be pinned to workers: KeyError\('x'\)"):
+            client.run_on_scheduler(pinning.activate, False)
+    finally:
+        client.run_on_scheduler(mend)
 
 
 @pytest.fixture(scope="module")
 def client(cluster):
     cluster.client.register_plugin(pinning.Pinning())
-    return cluster.client
+    yield cluster.client
+    cluster.client.unregister_scheduler_plugin(pinning.Pinning.name)
 
 
 def workers_of(client, collection) -> dict:

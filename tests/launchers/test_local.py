@@ -165,7 +165,11 @@ def count_page_faults(start, given, tmp_path):
     inherited = {k: v for k, v in os.environ.items() if "MALLOC" not in k}
     environ = {**LocalLauncher().environment(spec), **inherited, **given, process.MARK: "1"}
     output = subprocess.check_output(
-        [sys.executable, "-c", CLUSTER, start], env=environ, cwd=tmp_path, text=True, timeout=60
+        [sys.executable, "-c", CLUSTER, start],
+        env=environ,
+        cwd=tmp_path,
+        text=True,
+        timeout=processes.PATIENCE_SECONDS,
     )
     return [int(count) for count in output.split()]
 

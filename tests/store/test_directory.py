@@ -11,7 +11,6 @@ from pathlib import Path
 
 import builders
 import pandas as pd
-import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
@@ -128,15 +127,6 @@ def test_crash_while_merging_parts_keeps_each_record_once(step, when, tmp_path, 
     assert load(store.path).notes == ()
     for folder in records.BULK.values():
         assert len(list((store.path / folder).iterdir())) == 1
-
-
-def test_loading_leaves_arrows_memory_pool_as_it_was(tmp_path):
-    store = builders.unfinished(tmp_path, [CASE], builders.every_kind(CASE))
-    before = pa.default_memory_pool().backend_name
-    assert before != "system"
-    for _ in range(20):
-        load(store.path)
-    assert pa.default_memory_pool().backend_name == before
 
 
 @pytest.mark.parametrize(

@@ -57,14 +57,12 @@ def shuffle(client):
 
 @pytest.fixture(scope="module")
 def started(tmp_path_factory):
-    patch = pytest.MonkeyPatch()
-    patch.chdir(tmp_path_factory.mktemp("local"))
     with (
+        contextlib.chdir(tmp_path_factory.mktemp("local")),
         LocalCluster(n_workers=2, threads_per_worker=1, **QUIET) as cluster,
         Client(cluster) as client,
     ):
         yield client
-    patch.undo()
 
 
 def state(client):

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import builders
 import dask
+import numpy as np
 import pytest
 from distributed import Worker, get_worker
 from distributed.threadpoolexecutor import ThreadPoolExecutor
@@ -293,18 +294,25 @@ def test_long_turns_of_a_loop_have_their_begin_and_end():
     assert 0.25 <= stop_s - start_s < 0.4
 
 
-def test_a_page_fault_takes_as_long_as_it_takes_to_write_to_a_fresh_page():
-    counter, n_pages = plugins.PageFaultCounter(), 1 << 14
+def page_fault_ratios(n_pages=1 << 12):
+    """Return the counted over the spent seconds of fresh pages, and those of known ones."""
+    counter = plugins.PageFaultCounter()
     with mmap.mmap(-1, n_pages * mmap.PAGESIZE, mmap.MAP_PRIVATE) as memory:
         memory.madvise(mmap.MADV_NOHUGEPAGE)
-        before_s, began = counter.seconds, time.thread_time()
-        memory[:: mmap.PAGESIZE] = bytes(n_pages)
-        spent, seconds = time.thread_time() - began, counter.seconds - before_s
-        before_s = counter.seconds
-        memory[:: mmap.PAGESIZE] = bytes(n_pages)
-        again = counter.seconds - before_s
-    assert 0.3 * spent <= seconds <= 1.5 * spent
-    assert again < 0.1 * seconds
+        ratios = []
+        for _ in range(2):
+            before_s, began = counter.seconds, time.thread_time()
+            memory[:: mmap.PAGESIZE] = bytes(n_pages)
+            spent = time.thread_time() - began
+            ratios.append((counter.seconds - before_s) / spent)
+    return ratios
+
+
+def test_a_page_fault_takes_as_long_as_it_takes_to_write_to_a_fresh_page():
+    # The speed of the machine varies between the measurement of a page fault and its use.
+    fresh, known = np.median([page_fault_ratios() for _ in range(9)], axis=0)
+    assert 0.3 <= fresh <= 1.5
+    assert known < 0.1
 
 
 def test_page_faults_of_a_task_are_those_of_its_worker(profile):
