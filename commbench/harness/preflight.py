@@ -119,10 +119,13 @@ def describe(suite: Suite, budget_s: float | None) -> Iterator[str]:
         n_processes, here = _processes_and_cores_here(case)
         pair = issubclass(workloads.load(case.workload), PairWorkload)
         if not pair and here and n_processes + 2 > _CROWDED * here:
+            are_shared = n_processes < spec.n_workers
+            who = f"the {n_processes} processes of {spec.n_workers}" if are_shared else n_processes
+            fewer = "processes" if are_shared else "--workers"
             said.add(
-                f"warning: {n_processes} workers share {here} cores: they wait for cores more "
+                f"warning: {who} workers share {here} cores: they wait for cores more "
                 "than for data, and may not be there in time (--start-timeout "
-                f"{format_duration(spec.start_timeout_s)}); take fewer --workers, or hosts with "
+                f"{format_duration(spec.start_timeout_s)}); take fewer {fewer}, or hosts with "
                 "more cores"
             )
         if each > case.timeout_s:

@@ -126,7 +126,8 @@ def comparable(run: Run) -> pd.DataFrame:
     Of pairs whose P2P batches overlap, ``q50_Bps`` is ``busy_Bps``.
     """
     known = run.pairs[[*_NAMES, "n", "n_untimed", "bytes", "busy_Bps", "concurrency"]]
-    known = known[known["n"] - known["n_untimed"] >= MIN_TRANSFERS]
+    enough = known["n"] - known["n_untimed"] >= MIN_TRANSFERS
+    known = known[(known["q50_Bps"] > 0) & enough]
     known = known.assign(q50_Bps=known["q50_Bps"].mask(_overlap(known), known["busy_Bps"]))
     known = without_repeats(known)
     # A small transfer is mostly latency, so that its rate is lower on the same link.

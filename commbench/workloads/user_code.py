@@ -296,10 +296,11 @@ def _function(source: _Source, tree: ast.Module) -> ast.FunctionDef:
             f"write def {source.function}(client)"
         )
     statements = [*filter(_is_run_at_import, tree.body), *function.body]
-    for statement in statements:  # more are added: those of functions that these name
+    for statement in statements:  # more are added: those of functions that these call
         for node in ast.walk(statement):
-            if isinstance(node, ast.Name) and node.id in defined:
-                statements += defined.pop(node.id).body
+            called = node.func if isinstance(node, ast.Call) else None
+            if isinstance(called, ast.Name) and called.id in defined:
+                statements += defined.pop(called.id).body
     started = next(_clusters(statements, _imported(tree)), None)
     if started is not None:
         raise UsageError(

@@ -64,17 +64,23 @@ def test_a_launch_that_exceeds_its_deadline_is_named():
 
 
 @pytest.mark.parametrize(
-    ("launcher", "options", "n_warnings"),
-    [("local", {}, 1), ("local", {"processes": "1"}, 0), ("slurm", {}, 0)],
-)
-def test_workers_that_crowd_the_cores_of_this_host_are_named(launcher, options, n_warnings):
-    n_workers = 5 * len(os.sched_getaffinity(0))
-    spec = ClusterSpec(n_workers=n_workers, launcher=launcher, launcher_options=options)
+    ("launcher", "n_more", "words"),
+    [
+        ("local", 2, ["{n} workers share"]), ("slurm", 0, []), ("local", -1000, []),
+        ("local", -1, ["the {n_processes} processes of {n} workers share"]),
+    ],
+)  # fmt: skip
+def test_workers_that_crowd_the_cores_of_this_host_are_named(launcher, n_more, words):
+    n = 5 * len(os.sched_getaffinity(0))
+    n_processes = max(1, n + n_more)
+    options = {"processes": str(n_processes)} if launcher == "local" else {}
+    spec = ClusterSpec(n_workers=n, launcher=launcher, launcher_options=options)
     one = builders.case(cluster=spec)
     one = replace(one, params={"rows": 10_000}, timeout_s=1e6)
     warnings = described(one)[1:]
-    assert len(warnings) == n_warnings
-    assert all(f"{n_workers} workers share" in warning for warning in warnings)
+    assert len(warnings) == len(words)
+    for text, warning in zip(words, warnings, strict=True):
+        assert warning.startswith(f"warning: {text.format(n=n, n_processes=n_processes)}")
 
 
 def test_a_budget_is_exceeded_only_by_a_block_that_is_longer():

@@ -144,6 +144,25 @@ def test_keywords_keep_their_case_and_texts_their_units(write, monkeypatch):
     assert given == {"N": 2000, "chunk_bytes": "1GB", "timeout_s": 120}
 
 
+def test_a_function_that_makes_a_client_but_is_not_called_is_no_reason_to_refuse(write):
+    write("""
+        from distributed import Client
+
+        def client():
+            with Client() as made:
+                yield made
+
+        def by_hand():
+            main(Client())
+
+        COMMANDS = {"by-hand": by_hand}
+
+        def main(client):
+            client.run(len, COMMANDS)
+    """)
+    assert workloads.load("job.py").name == "job.py"
+
+
 def test_a_script_is_recorded_without_the_name_of_its_user(write, monkeypatch, tmp_path):
     write("def main(client): pass")
     (tmp_path / "other").mkdir()
