@@ -115,12 +115,11 @@ def _sessions(folder: Path, old: Run, new: Run, control: str) -> list[Run]:
     from commbench.reports.sections import plural
 
     runs = []
-    for path in runs_in(folder):
+    for path in [path for path in runs_in(folder) if path.resolve() != new.path.resolve()]:
         try:
             runs.append(load(path))
         except ResultsError as error:
             click.echo(f"Not in the history: {error}", err=True)
-    runs = [run for run in runs if run.path.resolve() != new.path.resolve()]
     matches = [(run, comparability.match(old.manifest, run.manifest)) for run in runs]
     alike = [run for run, match in matches if match.same and not match.differences]
     n_days = len({run.manifest.started_at[:10] for run in alike})

@@ -106,11 +106,12 @@ def slow_pairs(run: Run, *, both_ways: bool = False) -> pd.DataFrame:
         and ``high`` the limits of its interval over the launches, with the probability ``level``;
         one launch has none. In the order of the suite's cases, the slowest cause first.
     """
+    good = good_launches(run)
     tables = [
         table
-        for (_, _, link), group in comparable(run).groupby(_GROUP, sort=False, observed=True)
+        for (case_id, _, link), group in comparable(run).groupby(_GROUP, sort=False, observed=True)
         if len(group) >= MIN_PAIRS or link in run.manifest.expected_Bps
-        if len(table := _slow_in_group(group, run, both_ways))
+        if len(table := _slow_in_group(group, run, both_ways, is_cut=str(case_id) not in good))
     ]
     if not tables:
         return pd.DataFrame(columns=[*_NAMES, *_ADDED])
@@ -203,7 +204,7 @@ def slow_latencies(run: Run) -> pd.DataFrame:
     return table.assign(**times)
 
 
-def _slow_in_group(group: pd.DataFrame, run: Run, both_ways: bool) -> pd.DataFrame:
+def _slow_in_group(group: pd.DataFrame, run: Run, both_ways: bool, *, is_cut: bool) -> pd.DataFrame:
     """Return the rows of ``slow_pairs`` for the pairs of one case, channel and class of link."""
     ends = [group[end] for end in ("src", "dst")]
     workers = pd.Index(pd.unique(pd.concat(ends)).astype("str"))
@@ -241,7 +242,7 @@ def _slow_in_group(group: pd.DataFrame, run: Run, both_ways: bool) -> pd.DataFra
         causes.append(
             ("all", f"of all {'other ' * bool(causes)}pairs", np.flatnonzero(common), expected)
         )
-    tables, is_cut = [], str(group["case_id"].iloc[0]) not in good_launches(run)
+    tables = []
     for kind, cause, members, limit in causes:
         slower = by_launch[members].sub(ordinary if limit is None else limit, axis="index")
         # A launch may have transfers of slow pairs only.
