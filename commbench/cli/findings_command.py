@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 import shlex
+import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,7 +57,8 @@ def diagnose(ctx: click.Context, run: Path, form: str, fail_on: tuple[str, ...] 
             registry.load("rule", name)
     status = 0
     if run.suffix == ".py":
-        run, status = record(ctx, run)
+        with _stdout_as_stderr() if form == "json" else nullcontext():
+            run, status = record(ctx, run)
     data = load(run)
     if form == "json":
         click.echo(json.dumps([asdict(finding) for finding in data.findings]), nl=False)
@@ -109,11 +114,19 @@ def prove(ctx: click.Context, /, run: Path, backend: str, trials: int, **given: 
     measured again, and its settings are printed. By default it takes five minutes, or longer if six
     launches of each take longer.
     """
+    from commbench.analysis.comparability import environments
+    from commbench.machine import environment
     from commbench.reports.opening import N_CONFIRMING, proof_s
     from commbench.studies import prove as study
 
     data = load(run)
     proof = study.plan(data, trials, backend)
+    if differences := [*environments(data.manifest.environment, environment.collect())]:
+        named = "; ".join(map(str, differences[:3])) + "; …" * (len(differences) > 3)
+        click.echo(
+            f"{run} was measured in another environment, so its predictions are left out: {named}",
+            err=True,
+        )
     if options.stopping(given) is None and given["launches"] is None:
         case_id = proof.trials[0].finding.case_id
         given["budget"] = proof_s(data, case_id, len(proof.suite.cases))
@@ -122,7 +135,7 @@ def prove(ctx: click.Context, /, run: Path, backend: str, trials: int, **given: 
     click.echo(f"{proof.present.workload} over {proof.present.backend}, as it is, and with:")
     for trial, c in compared:
         effect = trial.finding.effect
-        predicted = f"; predicted {effect}" if effect.is_known else ""
+        predicted = f"; predicted {effect}" if effect.is_known and not differences else ""
         click.echo(f"  {trial.name}: {_gain(c)}{predicted}")
     missing = [trial for trial in proof.trials if trial not in [each for each, _ in compared]]
     for trial in missing:
@@ -164,6 +177,20 @@ def prove(ctx: click.Context, /, run: Path, backend: str, trials: int, **given: 
     click.echo("\nTo use it:")
     for line in study.lines(best):
         click.echo(f"  {line}")
+
+
+@contextmanager
+def _stdout_as_stderr() -> Iterator[None]:
+    """Send what a script, its workers and other children print to the standard error."""
+    sys.stdout.flush()
+    stdout = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(stdout, 1)
+        os.close(stdout)
 
 
 def _with(suite: Suite, given: dict[str, Any]) -> Suite:

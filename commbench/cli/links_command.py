@@ -50,6 +50,8 @@ def _groups() -> dict[str, list[click.Option]]:
             show_default=True, help="json has every link.",
         ),
     ]  # fmt: skip
+    for listed in groups.values():
+        listed[:] = [option for option in listed if option.name != "verbose"]
     return {"Judgement": judgement, **groups}
 
 

@@ -47,7 +47,9 @@ def run(workload: str | Path = "", /, **options: Any) -> Run:
     Raises
     ------
     UsageError
-        If an option is unknown or wrong, or a backend is unavailable; nothing has been measured.
+        If an option is unknown or wrong; nothing has been measured.
+    UnavailableError
+        The same, if this machine lacks what a backend needs; it has the reason and the remedy.
     KeyboardInterrupt
         If the run was interrupted; ``commbench.run(resume=path)`` continues it.
 

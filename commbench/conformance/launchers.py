@@ -70,12 +70,12 @@ def check_launcher(name: str, scratch: Path, backend: str = "tcp", /, **cluster:
         records = InMemory()
         workload: Any = make_workload(case)
         measure_cluster(launch, workload, talk, running, records)
-        foreign_pids, preexisting = running.foreign_pids, running.preexisting
+        pids, preexisting = {*running.pids} - {os.getpid()}, running.preexisting
     samples = [record for record in records if isinstance(record, Sample)]
     assert len(samples) == 3, f"of 3 iterations {len(samples)} have a sample"
     assert all(sample.verified for sample in samples), "a sample is not verified"
     if not preexisting:
-        _await_end(foreign_pids)
+        _await_end(pids)
 
 
 def _check_members(running: RunningCluster, spec: ClusterSpec, protocol: str) -> None:
@@ -91,7 +91,7 @@ def _check_members(running: RunningCluster, spec: ClusterSpec, protocol: str) ->
     # A scheduler may share the client's process.
     wanted = spec.n_workers + 1 + int(running.client.run_on_scheduler(os.getpid) != os.getpid())
     assert running.n_processes == wanted, (
-        f"pids and remote_members have {running.n_processes} processes: scheduler, client and "
+        f"pids and remote_processes have {running.n_processes} processes: scheduler, client and "
         f"workers are {wanted}"
     )
     assert set(running.foreign_pids) <= set(running.pids), "foreign_pids has more than pids"
@@ -114,7 +114,7 @@ def _spin() -> float:
     return used
 
 
-def _await_end(pids: tuple[int, ...]) -> None:
+def _await_end(pids: set[int]) -> None:
     deadline = time.monotonic() + _END_SECONDS
     while left := [pid for pid in pids if _lives(pid)]:
         assert time.monotonic() < deadline, f"processes {left} outlive the cluster"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 import threading
@@ -37,6 +38,40 @@ def interruptible() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def terminated_as_interrupted() -> Iterator[None]:
+    """Raise KeyboardInterrupt at SIGTERM and SIGHUP where these would end the process at once.
+
+    Further ones are ignored. A child that is forked meanwhile ends at once, as without this.
+    """
+    pid, is_main = os.getpid(), threading.current_thread() is threading.main_thread()
+    is_ending = False
+
+    def interrupt(number: int, _: Any) -> None:
+        nonlocal is_ending
+        if os.getpid() != pid:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        elif not is_ending:
+            is_ending = True
+            raise KeyboardInterrupt
+
+    numbers = [
+        number
+        for number in (signal.SIGTERM, signal.SIGHUP)
+        if is_main and signal.getsignal(number) is signal.SIG_DFL
+    ]
+    for number in numbers:
+        signal.signal(number, interrupt)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            # The block may have set its own.
+            if signal.getsignal(number) is interrupt:
+                signal.signal(number, signal.SIG_DFL)
 
 
 def ignore() -> None:

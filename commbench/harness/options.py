@@ -436,23 +436,30 @@ def available(suite: Suite, *, skip: bool | None) -> Suite:
     for placement in {case.cluster.placement for case in suite.cases} - {()}:
         workers.validate_placement(placement, discovery.this_host())
     kept: list[Case] = []
-    missing: Counter[str] = Counter()
+    missing: Counter[tuple[str, str, str]] = Counter()
     for case in suite.cases:
         problem = unmet(case)
         if problem is None:
             kept.append(case)
             continue
         what = problem.what or f"backend {case.backend}"
-        missing[str(UnavailableError(what, problem.reason, problem.remedy))] += 1
-    reasons = [f"{text} ({n} cases)" if n > 1 else text for text, n in missing.items()]
+        missing[what, problem.reason, problem.remedy] += 1
+    counts = [f" ({n} cases)" * (n > 1) for n in missing.values()]
+    reasons = [
+        str(UnavailableError(*parts, count)) for parts, count in zip(missing, counts, strict=True)
+    ]
     if missing and not skip:
+        advice = ""
         if not kept:
-            reasons.append("Nothing else is left to measure")
+            advice = "Nothing else is left to measure"
         elif skip is not None:
             backends = ", ".join(dict.fromkeys(case.backend for case in kept))
             share = f"{len(kept)} of {len(suite.cases)} cases"
-            reasons.append(f"To go on with {share}, over {backends}: --skip-unavailable")
-        raise UsageError((". " if len(missing) == 1 else "\n").join(reasons))
+            advice = f"To go on with {share}, over {backends}: --skip-unavailable"
+        if len(missing) == 1:
+            (parts,) = missing
+            raise UnavailableError(*parts, counts[0] + (advice and f". {advice}"))
+        raise UsageError("\n".join(filter(None, [*reasons, advice])))
     for reason in reasons:
         click.echo(f"skipped: {reason}", err=True)
     if not kept:

@@ -48,6 +48,8 @@ class RunningCluster(ABC):
     """Those of `pids` that are not descendants of this process."""
     remote_members: frozenset[str] = frozenset()
     """The addresses of workers on other hosts or in containers, and `SCHEDULER` if it is there."""
+    remote_processes: frozenset[str] = frozenset()
+    """A member of ``remote_members`` for each process there, whose CPU time counts once."""
     preexisting: bool = False
     """Whether the cluster ran before the launch and must be left as it was."""
     shares_processes: bool = False
@@ -67,7 +69,7 @@ class RunningCluster(ABC):
         Each process on another host is asked for its CPU time, with one message.
         """
         here: dict[int | str, float] = {pid: cores.cpu_seconds([pid]) for pid in self.pids}
-        return here | ask(self.client, self.remote_members, time.process_time)
+        return here | ask(self.client, self.remote_processes, time.process_time)
 
     def shut_down(self) -> None:
         """Ask the scheduler to shut down the cluster, and close the client."""
@@ -85,7 +87,7 @@ class RunningCluster(ABC):
     @property
     def n_processes(self) -> int:
         """The number of processes, on this and other hosts."""
-        return len(self.pids) + len(self.remote_members)
+        return len(self.pids) + len(self.remote_processes)
 
     def __enter__(self) -> RunningCluster:
         return self

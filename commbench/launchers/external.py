@@ -67,6 +67,11 @@ class ExternalLauncher(Launcher):
     supports = frozenset({"scheduler"})
 
     def validate(self, spec: ClusterSpec, backend: Backend) -> None:  # noqa: D102
+        if backend.has_secrets:
+            raise UsageError(
+                f"a running cluster has keys of its own, and {backend.name} makes a key for each "
+                "run; profile your code on it with `commbench profile`"
+            )
         super().validate(spec, backend)
         if not spec.scheduler:
             raise UsageError(

@@ -43,6 +43,7 @@ _LISTS = {
     "job_directives_skip": "header_skip",
 }
 """The options that are lists, and their older names."""
+_SCHEDULER_OPTIONS = ("host", "interface", "port")
 
 
 class JobLauncher(Launcher):
@@ -81,7 +82,20 @@ class JobLauncher(Launcher):
                     f"the launcher {self.name} has no option {key!r}; known: {', '.join(known)} "
                     "(those of dask-jobqueue)"
                 )
+        strange = self.scheduler_options().keys() - {*_SCHEDULER_OPTIONS}
+        # There is no dashboard.
+        if unknown := sorted(strange - {"dashboard", "dashboard_address"}):
+            raise UsageError(
+                f"jobqueue.{self.name}.scheduler-options.{unknown[0]} can't be set; remove it from "
+                f"Dask's configuration; known: {', '.join(_SCHEDULER_OPTIONS)}"
+            )
         self.script(spec, backend.protocol, Path(), {})
+
+    def scheduler_options(self) -> dict[str, Any]:
+        """Return what Dask's configuration has for the scheduler of this queue's clusters."""
+        import dask
+
+        return dict(dask.config.get(f"jobqueue.{self.name}.scheduler-options", {}))
 
     def script(  # noqa: D102
         self, spec: ClusterSpec, protocol: str, scratch: Path, environ: Mapping[str, str]
@@ -229,12 +243,12 @@ class JobCluster(LocalCluster):
         import dask
 
         name = self._launcher.name
-        options = dict(dask.config.get(f"jobqueue.{name}.scheduler-options", {}))
+        options = self._launcher.scheduler_options()
         interface = spec.launcher_options.get("interface") or dask.config.get(
             f"jobqueue.{name}.interface", None
         )
         options.setdefault("interface", None if "host" in options else interface)
-        for key in ("host", "interface"):
+        for key in _SCHEDULER_OPTIONS:
             if options.get(key):
                 yield f"--{key}"
                 yield str(options[key])

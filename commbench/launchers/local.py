@@ -147,7 +147,8 @@ class LocalCluster(RunningCluster):
 
         for module in preload:
             importlib.import_module(module)
-        while not contact.exists():
+        # NFS remembers for a minute that a file is missing, and reads a folder anew.
+        while contact not in contact.parent.iterdir():
             if time.monotonic() > self._deadline:
                 raise LaunchError(
                     f"the scheduler did not start within {self._timeout_s:g} s (--start-timeout)"

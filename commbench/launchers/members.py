@@ -175,7 +175,7 @@ def check_workers(workers: Mapping[str, Any], spec: ClusterSpec, protocol: str) 
 
 
 def locate(cluster: RunningCluster) -> None:
-    """Set ``pids``, ``remote_members`` and ``shares_processes`` of `cluster`."""
+    """Set the processes of `cluster`, here and elsewhere, and whether members share one."""
     client, here = cluster.client, process_location()
     # A tuple that went through msgpack is a list.
     locations = {SCHEDULER: ProcessLocation(*client.run_on_scheduler(process_location))}
@@ -187,9 +187,16 @@ def locate(cluster: RunningCluster) -> None:
     cluster.pids = (here.pid, *sorted(pids - {here.pid}))
     processes = {(location.system, location.pid) for location in locations.values()}
     cluster.shares_processes = len(processes) < len(locations)
-    cluster.remote_members = frozenset(
-        member for member, location in locations.items() if location.system != here.system
-    )
+    elsewhere = {
+        member: (location.system, location.pid)
+        for member, location in locations.items()
+        if location.system != here.system
+    }
+    cluster.remote_members = frozenset(elsewhere)
+    # Those that stand for their process already go on.
+    last = sorted(elsewhere, key=lambda member: member in cluster.remote_processes)
+    one_by_process = {elsewhere[member]: member for member in last}
+    cluster.remote_processes = frozenset(one_by_process.values())
 
 
 def watch(cluster: RunningCluster) -> None:

@@ -63,7 +63,7 @@ class MpirunCluster(LocalCluster):
             "DASK_DISTRIBUTED__WORKER__PRELOAD": json.dumps(worker_preloads(spec, preload)),
         }
         version = _version(mpiexec)
-        where = [*_ON_THIS_HOST] if "HYDRA" in version else []
+        where = [*(_ON_THIS_HOST if "HYDRA" in version else _unbound(version))]
         if spec.hosts:
             # Ranks need MPI's variables with any backend.
             mpi = registry.load("backend", "mpi")
@@ -150,13 +150,14 @@ def _where(version: str, spec: ClusterSpec, names: Sequence[str]) -> list[str]:
     >>> _where("HYDRA build details:", spec, ["A"])
     ['-hosts', 'head:1,a:2,b:1']
     >>> _where("mpiexec (Open MPI) 5.0.8", spec, ["A"])
-    ['--host', 'head:1,a:2,b:1', '-x', 'A']
+    ['--host', 'head:1,a:2,b:1', '--bind-to', 'none', '-x', 'A']
     """
     crowd = _crowd(spec)
     slots = {host: n_workers + (host == spec.hosts[0]) for host, n_workers in crowd.items()}
     listed = ",".join(f"{host}:{number}" for host, number in slots.items())
-    if "Open MPI" in version:
-        return ["--host", listed, *(word for name in names for word in ("-x", name))]
+    if _is_open_mpi(version):
+        forwarded = (word for name in names for word in ("-x", name))
+        return ["--host", listed, *_unbound(version), *forwarded]
     if "HYDRA" in version:
         return ["-hosts", listed]
     first_line = next(iter(version.strip().splitlines()), "")
@@ -164,6 +165,16 @@ def _where(version: str, spec: ClusterSpec, names: Sequence[str]) -> list[str]:
         "the launcher mpirun supports --hosts with the mpiexec of MPICH (hydra) and of Open MPI, "
         f"and this one is {first_line!r}; use --launcher ssh"
     )
+
+
+def _is_open_mpi(version: str) -> bool:
+    # Version 4 says for example "mpiexec (OpenRTE) 4.1.4".
+    return "Open MPI" in version or "OpenRTE" in version
+
+
+def _unbound(version: str) -> list[str]:
+    # By default it binds each rank, with all threads, to a core or to a NUMA node.
+    return ["--bind-to", "none"] if _is_open_mpi(version) else []
 
 
 def _gpus(spec: ClusterSpec, crowd: Mapping[str, int]) -> Sequence[Mapping[str, str]]:

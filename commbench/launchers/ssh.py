@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 _CONNECT = ("username", "port", "known_hosts", "client_keys", "config")
 _FURTHER = ("interface", "python")
 _CLOSE_SECONDS = 10.0
+_MAX_LOGINS = 8
+"""The connections to one host that are being made at a time."""
 _TURNS_SECONDS = 0.05
 _LOGGER = "distributed.deploy.ssh"
 
@@ -58,6 +60,8 @@ class SshCluster(RunningCluster):
         self._options = dict(spec.launcher_options)
         self._deadline = time.monotonic() + spec.start_timeout_s
         self._ends: dict[str, Any] = {}
+        # By default sshd drops connections at random once ten log in at once.
+        self._logins = {host: asyncio.Semaphore(_MAX_LOGINS) for host in spec.hosts}
         self._log = scratch / "ssh.log"
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="ssh", daemon=True)
@@ -148,7 +152,11 @@ class SshCluster(RunningCluster):
         )
         self._ends[name] = end
         try:
-            await end
+            async with self._logins[host]:
+                starting = asyncio.ensure_future(end.start())
+                while end.connection is None and not starting.done():
+                    await asyncio.sleep(_TURNS_SECONDS)
+            await starting
         except Exception as error:
             reason = await _reason(end, error)
             said = process.tail(self._log)

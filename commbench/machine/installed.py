@@ -56,12 +56,23 @@ def find_mpiexec() -> str | None:
 
 
 def ucx_tools() -> Path | None:
-    """Return the folder of ``ucx_info`` and ``ucx_perftest`` in the wheel libucx."""
+    """Return the folder of ``ucx_info`` in the wheel libucx, or None if ucxx loads another UCX."""
+    # As libucx reads it, which then loads the system's, if there is one.
+    if os.environ.get("RAPIDS_LIBUCX_PREFER_SYSTEM_LIBRARY", "false").lower() != "false":
+        from ctypes.util import find_library
+
+        if find_library("ucp"):
+            return None
     with suppress(ImportError, ValueError):
         if (spec := importlib.util.find_spec("libucx")) and spec.origin:
             tools = Path(spec.origin).parent / "bin"
             return tools if os.access(tools / "ucx_info", os.X_OK) else None
     return None
+
+
+def find_ucx(program: str) -> str | None:
+    """Return the path of a program of the UCX that ucxx loads: of its wheel, else of the system."""
+    return shutil.which(program, path=ucx_tools())
 
 
 def ucx_libraries(tools: Path) -> dict[str, str]:

@@ -323,7 +323,7 @@ class ProcessUse(_IterationRecord, table="process_use", in_parts=True):
 
     ``n_cores`` is its CPU time over the time between the readings, and ``memory_bytes`` its
     resident memory at the second one. ``worker`` is a worker's name or ``"scheduler"``. The times
-    are on the scheduler's clock.
+    are on the scheduler's clock. Of an iteration of more than an hour, the last hour is recorded.
     """
 
     worker: str

@@ -16,6 +16,7 @@ def render(run: Run) -> str:
     keys = run.costs[["case_id", "layer", "payload_bytes"]].itertuples(index=False)
     sizes = [run.message_bytes(*key) if key[1] in (*LAYERS, *FETCHES) else None for key in keys]
     table = run.costs.assign(
+        given_backend=[case.backend for case in cases],
         message_bytes=pd.array(sizes, dtype="Int64"),
         params=[json.dumps(dict(case.params)) for case in cases],
         n_workers=[case.cluster.n_workers for case in cases],

@@ -27,6 +27,7 @@ def render(run: Run) -> str:
     described = _rows(run.costs)
     for row in described:
         case = run.cases[row["case_id"]]
+        row["given_backend"] = case.backend
         row["params"] = dict(case.params)
         row["cluster"] = dataclasses.asdict(case.cluster)
         row["settings"] = case.settings

@@ -201,7 +201,8 @@ def _waits(run: Run, row: Any) -> str:
     shares = run.profile_shares[run.profile_shares["process"] == "workers"]
     shares = shares[shares["case_id"] == row.case_id]
     if shares.empty:
-        return entered
+        # Those of a region in the middle of which most workers came, for example.
+        return f"{entered}; what its threads did is unknown" if run.is_user_code else entered
     # The little time on a core between tasks has no words.
     shares = shares.assign(compute=shares["compute"] + shares["other_cpu"])
     share = shares.iloc[0][[*DOING]].astype(float).sort_values(ascending=False)
@@ -346,7 +347,11 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
     elif again and not rule and any(c.verdict == "inconclusive" for c in run.comparisons):
         yield "settle what is open (up to 1 h)", f"{again} --rigorous"
     wrong = [finding for finding in run.findings if not finding.is_fine]
-    can_start = not run.is_user_code and not any(c.cluster.scheduler for c in run.suite.cases)
+    can_start = not (
+        run.is_user_code
+        or run.manifest.side
+        or any(case.cluster.scheduler for case in run.suite.cases)
+    )
     if can_start and (pairs := untested(run)):
         case_id = min(pairs, key=lambda pair: pair[0].effect.rank)[0].case_id
         remedies = {(*t.items(),) for f, t in pairs if f.case_id == case_id}

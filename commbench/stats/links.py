@@ -20,7 +20,7 @@ _WORKER = ["case_id", "launch", "worker"]
 _FIELDS = [field.name for field in fields(WorkerPlace)]
 _KIND = ["numa_nodes", "sockets", "gpu", "gpu_links"]
 """The fields that decide the class of a link within a host."""
-_ALWAYS_POSSIBLE = ("same process", "same host", "same rack", "network", UNKNOWN)
+_ALWAYS_POSSIBLE = ("same host", "same rack", "network", UNKNOWN)
 _MISSING = -1
 
 
@@ -31,13 +31,13 @@ def link_classes(table: pd.DataFrame, run: Run) -> pd.Series[Any]:
     -------
     Series
         A class of ``commbench.machine.topology.workers``. Runs with addresses only, such as the
-        reference runs, have ``same process``, ``same host``, ``same rack`` and ``network``. The
-        class is ``unknown`` if it was not recorded or differs between launches.
+        reference runs, have ``same host``, ``same rack`` and ``network``. The class is ``unknown``
+        if it was not recorded or differs between launches.
     """
     workers, kinds = _workers(run)
-    # Each pair of kinds is classified once, as two processes on one host.
+    # Each pair of kinds is classified once, as on one host; each GPU has an id of its own.
     kind_links = [
-        [link_class(one, replace(other, pid=-1, host_id=one.host_id)) for other in kinds]
+        [link_class(one, replace(other, host_id=one.host_id, gpu_uuid="")) for other in kinds]
         for one in kinds
     ]
     links = sorted({*_ALWAYS_POSSIBLE, *chain(*kind_links)}, key=rank)
@@ -94,7 +94,7 @@ def _workers(run: Run) -> tuple[pd.DataFrame, list[WorkerPlace]]:
     return workers[_WORKER].assign(
         address_host=texts["address_host"],
         host_id=texts["host_id"],
-        pid=workers["pid"].fillna(-1).astype("int64"),
+        gpu_uuid=workers["gpu_uuid"].fillna("").astype("str"),
         kind=workers["kind"].fillna(-1).astype("int64"),
         rack=pd.Series([racks[name] for name in names], index=workers.index, dtype="str"),
     ), kinds
@@ -135,7 +135,10 @@ def _classes_between(members: pd.DataFrame, within_host: Any, links: list[str]) 
     classes[near] = links.index("same host")
     if within_host.size:
         classes = np.where(near & known_kinds, within_host[kind[:, None], kind], classes)
-    classes[near & known_kinds & same("pid")] = links.index("same process")
+    if "same GPU" in links:
+        known_gpu = (members["gpu_uuid"] != "").to_numpy()
+        apart = known_gpu[:, None] & known_gpu & ~same("gpu_uuid")
+        classes[apart & (classes == links.index("same GPU"))] = links.index("same host")
     return classes
 
 

@@ -173,6 +173,7 @@ def _metrics(activities: pd.DataFrame) -> pd.DataFrame:
         "compute_s": (context == "execute") & label.str.endswith("-cpu"),
         "queue_s": (context == "execute") & (label == "run-queue"),
         "p2p_s": (context == "execute") & (label == _P2P_WAIT),
+        "failed_s": (context == "execute") & label.isin(["failed", "cancelled"]),
         "gil_s": (context == "gil") & (label == "contention"),
         **{name: on_loop & label.isin(labels) for name, labels in _LABELS.items()},
     }
@@ -191,6 +192,10 @@ def _task_accounts(
     queue_in_tasks_s = metrics["queue_s"].fillna(0.0) if is_counted else queue_s
     waits_s = metrics["p2p_s"].fillna(0.0)
     spans = _spans(processes[n.notna()], run).reindex(processes.index)
+    # Dask's task stream lacks attempts that are retried or cancelled; its metric has their wall
+    # time, of which `other_cpu_s` has the CPU time.
+    retried_s = metrics["failed_s"].fillna(0.0) - spans["erred_s"] - (cpu_s - compute_s)
+    in_tasks_s = spans["in_tasks_s"] + retried_s.clip(lower=0.0)
     parts = _allocate(
         n * processes["wall_s"],
         {
@@ -198,7 +203,7 @@ def _task_accounts(
             "other_cpu_s": cpu_s - compute_s,
             "queue_s": queue_s,
             "p2p_s": waits_s,
-            "blocked_s": spans["in_tasks_s"] - compute_s - queue_in_tasks_s - waits_s,
+            "blocked_s": in_tasks_s - compute_s - queue_in_tasks_s - waits_s,
             "data_s": n * spans["fetching_s"] - spans["both_s"],
         },
         "idle_s",
@@ -208,21 +213,23 @@ def _task_accounts(
 
 
 def _spans(processes: pd.DataFrame, run: Run) -> pd.DataFrame:
-    """Return the seconds of all tasks, of any fetch, and of tasks during a fetch, per process."""
-    columns = ["in_tasks_s", "fetching_s", "both_s"]
+    """Return the seconds of tasks, failed ones, any fetch, and tasks in a fetch, per process."""
+    columns = ["in_tasks_s", "erred_s", "fetching_s", "both_s"]
     if processes.empty:
         # A run without a profile may have millions of transfers.
         return pd.DataFrame(index=processes.index, columns=columns, dtype=float)
     fetches, tasks = _fetches_and_tasks(run)
+    # What a task returns has a size.
+    erred = Spans(run.tasks[(run.tasks["action"] == "compute") & (run.tasks["nbytes"] == 0)], _KEY)
     rows = []
     for process in processes[["started_at_s", "wall_s"]].itertuples():
-        fetched, computed = (
+        fetched, computed, failed = (
             spans.within(process.Index, process.started_at_s, process.wall_s)
-            for spans in (fetches, tasks)
+            for spans in (fetches, tasks, erred)
         )
         fetching_s = divide(process.wall_s, fetched, computed[:0])[0]
-        in_tasks_s = (computed[:, 1] - computed[:, 0]).sum()
-        rows.append((in_tasks_s, fetching_s, overlap_length(fetched, computed)))
+        in_tasks_s, erred_s = ((each[:, 1] - each[:, 0]).sum() for each in (computed, failed))
+        rows.append((in_tasks_s, erred_s, fetching_s, overlap_length(fetched, computed)))
     return pd.DataFrame(rows, index=processes.index, columns=columns, dtype=float)
 
 

@@ -112,11 +112,14 @@ def _run(experiment: Experiment, side: str, number: int, output: Path) -> tuple[
     ]  # fmt: skip
     # Packages in the current folder would be imported on both sides.
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
-        child = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said,
-            env={**commits.environ(), "PYTHONSAFEPATH": "1", AB: "1"}, start_new_session=True,
-            preexec_fn=partial(process.die_with_parent, signal.SIGTERM),
-        )  # fmt: skip
+        try:
+            child = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=said,
+                env={**commits.environ(), "PYTHONSAFEPATH": "1", AB: "1"}, start_new_session=True,
+                preexec_fn=partial(process.die_with_parent, signal.SIGTERM),
+            )  # fmt: skip
+        except OSError as error:
+            raise UsageError(f"--{side}: {command[0]} can't be run: {error.strerror}") from error
         try:
             status = child.wait()
         except KeyboardInterrupt:
@@ -203,7 +206,7 @@ def validate_arguments(given: Sequence[str]) -> tuple[str, ...]:
     UsageError
         For options that the A/B comparison sets, such as ``--launches``.
     """
-    not_for_blocks = ("--resume", "--rigorous", "--budget", "--detect", "--quick")
+    not_for_blocks = ("--resume", "--rigorous", "--budget", "--detect", "--quick", "--dry-run")
     for option in (*not_for_blocks, "--output", "--launches", "--seed"):
         if any(text == option or text.startswith(f"{option}=") for text in given):
             is_ours = option in ("--output", "--launches", "--seed")

@@ -37,6 +37,8 @@ _KEPT_TEXTS = {
         "serialize", "deserialize", "compress", "decompress", "disk-read", "disk-write",
         "cancelled", "failed", "contention", "connect", "background-disk disk-write",
         "background-comms compress", "p2p-comms-limiter", "page-faults",
+        "p2p-shard-partition-cpu", "p2p-shard-partition-noncpu", "p2p-get-output-cpu",
+        "p2p-get-output-noncpu",
     },
     "value": {"none", "lz4", "zlib", "snappy", "zstd"},
 }  # fmt: skip
@@ -86,7 +88,10 @@ class AnonymousRecorder:
         if not text or text in _KEPT_TEXTS.get(noun, ()) or (noun == "worker" and text.isdigit()):
             return text
         known = self._labels[noun]
-        return known.setdefault(text, f"{noun}-{len(known) + 1}")
+        # Rules look for these in the keys, and in the names of fused tasks.
+        kept = next((f"-{name}" for name in _KEPT_TEXTS["task"] if name in text), "")
+        is_task = noun in ("key", "task")
+        return known.setdefault(text, f"{noun}-{len(known) + 1}{kept * is_task}")
 
 
 def anonymous(manifest: Manifest) -> Manifest:

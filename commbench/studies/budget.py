@@ -58,7 +58,12 @@ def extend(
     ends = data.ends
     n_looks = stats.look(data.replace(ends=ends[ends["block"] < ends["block"].max()]))
     # Launches that complete a block have its iterations.
-    chosen = stats.next_block(data).iterations if data.last_block()[0] > N_PILOT_LAUNCHES else None
+    chosen = None
+    if data.last_block()[0] > N_PILOT_LAUNCHES and not rule.fixed_iterations:
+        last = ends.loc[ends["block"] == ends["block"].max(), ["case_id", "launch"]]
+        is_timed = (data.samples["layer"] == "workload") & ~data.samples["warmup"]
+        counts = data.samples[is_timed].merge(last).groupby(["case_id", "launch"]).size()
+        chosen = int(counts.max()) if len(counts) else stats.next_block(data).iterations
     for number, launch in enumerate(launches):
         begins_block = number > 0 and launch.position == 0
         if begins_block and stats.look(read()) == stats.N_LOOKS:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from commbench.errors import UsageError
+from commbench.errors import UnwritableError, UsageError
 from commbench.machine import environment
 
 _PACKAGED = ("pyproject.toml", "setup.py")
@@ -52,9 +52,15 @@ def environments(
     ------
     UsageError
         If there is no such Python or commit, or its environment can't be made.
+    UnwritableError
+        If the repository can't be written.
     """
     # Look up all names before any environment is made.
     given = {side: _look_up(side, name) for side, name in sides.items()}
+    try:
+        shlex.split(install)
+    except ValueError as error:
+        raise UsageError(f"--install {install}: {error}") from error
     return {
         side: Environment(_make(one.commit, install, show), one.commit) if one.commit else one
         for side, one in given.items()
@@ -79,7 +85,8 @@ def environ() -> dict[str, str]:
 
 def _look_up(side: str, name: str) -> Environment:
     """Return the Python or the commit called `name`; a commit has no Python yet."""
-    python = Path(name)
+    # Without a slash it would be looked for on the PATH.
+    python = Path(name).absolute()
     if os.path.isfile(python):
         if not os.access(python, os.X_OK):
             raise UsageError(f"--{side} {name} is no Python; give an environment's bin/python")
@@ -111,11 +118,15 @@ def _make(commit: str, install: str, show: Callable[[str], None]) -> Path:
         raise UsageError(f"commits have no worktree here: {problem}")
     folder = Path(top.strip()) / "build" / "commits" / commit[:12]
     python, installed, source = folder / "env/bin/python", folder / "installed", folder / "source"
-    if installed.exists() and installed.read_text(encoding="utf-8") == _content(source, install):
+    is_made = python.exists() and installed.exists()
+    if is_made and installed.read_text(encoding="utf-8") == _content(source, install):
         return python
-    folder.mkdir(parents=True, exist_ok=True)
-    installed.unlink(missing_ok=True)
-    (folder.parent / ".gitignore").write_text("*\n", encoding="utf-8")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        installed.unlink(missing_ok=True)
+        (folder.parent / ".gitignore").write_text("*\n", encoding="utf-8")
+    except OSError as error:
+        raise UnwritableError(f"can't write {folder}: {error.strerror}") from error
     show(f"making the environment of {commit[:12]} in {folder}")
     # An interrupted one may lack files.
     shutil.rmtree(source, ignore_errors=True)
@@ -146,9 +157,8 @@ def _content(source: Path, install: str) -> str:
 
 def _steps(folder: Path, commit: str, python: Path, install: str) -> Iterator[Sequence[str | Path]]:
     source = folder / "source"
-    # The folder of a worktree may have been removed.
-    yield "git", "worktree", "prune"
-    yield "git", "worktree", "add", "--quiet", "--detach", source, commit
+    # Git may know the worktree, whose folder has been removed.
+    yield "git", "worktree", "add", "--force", "--quiet", "--detach", source, commit
     if install == "." and not any((source / name).exists() for name in _PACKAGED):
         raise UsageError(
             f"the project of {commit[:12]} has no {' or '.join(_PACKAGED)}, so that pip can't "

@@ -32,7 +32,7 @@ from commbench.analysis.run import Run
 from commbench.backends import base, tcp, tls, ucx
 from commbench.backends.base import Backend
 from commbench.errors import CommbenchError, LaunchError, UnknownNameError, UsageError
-from commbench.harness import measure, spill, wire
+from commbench.harness import interrupts, measure, spill, wire
 from commbench.harness.measure import cluster as timing
 from commbench.harness.measure import conditions, plugins, records, traffic
 from commbench.harness.measure.plugins import Profiler
@@ -167,7 +167,11 @@ def profile_script(
             dask.config.update(dask.config.config, dask.config.collect_env({name: value}))
 
     sys.addaudithook(set_variable)
-    with watch.among(Client, Cluster), dask.config.set(default):
+    with (
+        watch.among(Client, Cluster),
+        dask.config.set(default),
+        interrupts.terminated_as_interrupted(),
+    ):
         try:
             # As Python's, __file__ is valid in other directories.
             runpy.run_path(str(script.absolute()), run_name="__main__")
@@ -182,6 +186,11 @@ def profile_script(
     if os.getpid() != watch.pid:
         # A child that the script has forked reports nothing.
         raise error or SystemExit(0)
+    if watch.run is not None and watch.n_further:
+        sys.stderr.write(
+            f"commbench: the script's first client was recorded; {watch.n_further} later "
+            f"{'one was' if watch.n_further == 1 else 'ones were'} not\n"
+        )
     return watch.run, error
 
 
@@ -201,6 +210,8 @@ class _FirstClient:
         self._client: Any = None
         self._context: Context | None = None
         self.run: ProfiledRun | None = None
+        self.n_further = 0
+        """The number of clients that connected after the first one was closed."""
 
     @contextmanager
     def among(self, kind: type[Any], clusters: type[Any]) -> Iterator[None]:
@@ -221,7 +232,11 @@ class _FirstClient:
                 watch._client = client
                 # The property is true in the loop's thread for any client.
                 if client._asynchronous:
-                    watch.run = await watch._make(client).__aenter__()
+                    context = profile(client, watch._name, **watch._options)
+                    watch.run = await context.__aenter__()
+                    watch._context = context
+            elif watch._context is None and client is not watch._client:
+                watch.n_further += 1
             return result
 
         def made(client: Any, *args: Any, **kwargs: Any) -> None:
@@ -229,7 +244,9 @@ class _FirstClient:
             if client is watch._client and not client._asynchronous:
                 # Clusters on Kubernetes and of Coiled close in their own way.
                 watch_close(type(client.cluster))
-                watch.run = watch._make(client).__enter__()
+                context = profile(client, watch._name, **watch._options)
+                watch.run = context.__enter__()
+                watch._context = context
 
         def before(name: str) -> Any:
             def closed(client: Any, *args: Any, **kwargs: Any) -> Any:
@@ -305,10 +322,6 @@ class _FirstClient:
             return None
         context, self._context = self._context, None
         return context
-
-    def _make(self, client: Any) -> Context:
-        self._context = profile(client, self._name, **self._options)
-        return self._context
 
 
 @dataclass
@@ -665,7 +678,7 @@ class _Observer:
             region.profiler.end()
         with suppress(Exception):
             self._cluster.update()
-            if {*self._cluster.pids, *self._cluster.remote_members} - spent.keys():
+            if {*self._cluster.pids, *self._cluster.remote_processes} - spent.keys():
                 # Workers have joined.
                 spent = self._cluster.cpu_by_process() | spent
         own_cpu_s = _spent(region.cpu_before, spent)
@@ -739,7 +752,12 @@ class _Observer:
     def _launch(self, name: str) -> Launch:
         """Return the launch of the case for regions of this name; add it to the run if needed."""
         suite = self._store.manifest.suite
-        known = {case.workload: case for case in suite.cases}
+        # The workers that came after a region was first entered have a number of threads.
+        known = {
+            case.workload: case
+            for case in suite.cases
+            if case.cluster.n_workers or not self._cluster.names
+        }
         if name not in known:
             known[name] = Case(
                 workload=name, backend=self.client.scheduler.address.partition("://")[0],
@@ -749,7 +767,7 @@ class _Observer:
                 ),
                 launches=1, iterations=1, warmups=0,
             )  # fmt: skip
-            suite = replace(suite, cases=tuple(known.values()))
+            suite = replace(suite, cases=(*suite.cases, known[name]))
             self._store.update(replace(self._store.manifest, suite=suite))
         return Launch(case=known[name], index=0, block=0, position=0)
 

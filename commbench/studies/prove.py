@@ -65,6 +65,11 @@ def plan(run: Run, most: int, backend: str = "") -> Proof:
             "settings; write it as main(client) in a script, and measure that: commbench run "
             "SCRIPT.py, then commbench prove latest"
         )
+    if run.manifest.side:
+        raise UsageError(
+            f"{run.path} is the {run.manifest.side} of an A/B, measured in another environment; "
+            "measure it in this one, and prove that run"
+        )
     if any(case.cluster.scheduler for case in run.suite.cases):
         raise UsageError(
             f"{run.path} measured a cluster that was running, which commbench can't start again "

@@ -19,9 +19,9 @@ import importlib
 import os
 import runpy
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, ValuesView
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, make_dataclass
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, make_dataclass
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
@@ -113,23 +113,35 @@ class UserCode(ClusterWorkload):
     def compute(self, client: Any, graph: Any) -> Any:
         """Call the function, and return its result; persist the lazy collections in it, if any."""
         from dask.base import is_dask_collection
+        from distributed import Future
 
         del graph
         with _explained(f"{self.source.function} of {self.source.name}", client):
             result = self._function(client, **self._arguments)
+            if isinstance(result, Iterator):
+                result = [*result]
         lazy: list[Any] = []
         others: list[Any] = []
         unread = [result]
+        # Dataclasses may refer to each other.
+        seen = set[int]()
         while unread:
             part = unread.pop()
-            if isinstance(part, list | tuple | set):
+            if is_dask_collection(part):
+                lazy.append(part)
+            elif isinstance(part, list | tuple | set | frozenset | ValuesView):
                 unread += part
             elif isinstance(part, dict):
                 unread += part.values()
+            elif is_dataclass(part) and not isinstance(part, type) and id(part) not in seen:
+                seen.add(id(part))
+                unread += [getattr(part, f.name) for f in fields(part) if hasattr(part, f.name)]
             else:
-                (lazy if is_dask_collection(part) else others).append(part)
+                others.append(part)
         # Graphs with common tasks are submitted as one, as by `dask.compute`.
-        return [*client.persist(lazy), *others] if lazy else result
+        if lazy or any(isinstance(part, Future) for part in others):
+            return [*(client.persist(lazy) if lazy else ()), *others]
+        return result
 
     def verify(self, client: Any, result: Any) -> None:
         """Do nothing: what the result should be is not known."""
@@ -324,7 +336,8 @@ def _imported(tree: ast.Module) -> dict[str, str]:
         if isinstance(node, ast.Import | ast.ImportFrom):
             module = f"{node.module or ''}." if isinstance(node, ast.ImportFrom) else ""
             for alias in node.names:
-                imported[alias.asname or alias.name.partition(".")[0]] = module + alias.name
+                name = alias.asname or alias.name.partition(".")[0]
+                imported[name + module * (name == "*")] = module + alias.name
     return imported
 
 
@@ -334,8 +347,10 @@ def _clusters(statements: list[ast.stmt], imported: Mapping[str, str]) -> Iterat
             if isinstance(node, ast.Call):
                 first, *rest = ast.unparse(node.func).split(".")
                 name = ".".join([imported.get(first, first), *rest])
-                # Other libraries have a `Client`, too, e.g. `storage`.
-                is_dask = first not in imported or name.startswith(("dask", "distributed"))
+                # Other libraries and the script itself may have a `Client`, too.
+                stars = (origin for key, origin in imported.items() if key.startswith("*"))
+                origins = [*stars] if name == first else [name]
+                is_dask = any(each.startswith(("dask", "distributed")) for each in origins)
                 if is_dask and name.rpartition(".")[2] in _CLUSTERS:
                     yield node
 

@@ -40,9 +40,14 @@ def test_without_cryptography_it_is_unavailable(monkeypatch):
     assert "cryptography" in parse("tls").unavailable("cpu").remedy
 
 
-@pytest.mark.parametrize("launcher", ["ssh", "slurm", "external"])
-def test_its_key_is_not_given_to_other_hosts(launcher):
-    given = {"hosts": ("a", "b", "c")} if launcher == "ssh" else {}
-    given |= {"scheduler": "tls://10.0.0.1:8786"} if launcher == "external" else {}
-    with pytest.raises(UsageError, match="where others can read it"):
+@pytest.mark.parametrize(
+    ("launcher", "given", "message"),
+    [
+        ("ssh", {"hosts": ("a", "b", "c")}, "where others can read it"),
+        ("slurm", {}, "where others can read it"),
+        ("external", {"scheduler": "tls://10.0.0.1:8786"}, "a running cluster has keys of its own"),
+    ],
+)
+def test_its_key_is_not_given_to_other_hosts(launcher, given, message):
+    with pytest.raises(UsageError, match=message):
         cases_for("merge", ["tls"], {}, ClusterSpec(launcher=launcher, **given))

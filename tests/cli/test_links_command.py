@@ -184,3 +184,7 @@ def test_a_running_cluster_needs_its_address_and_what_to_expect_of_two_workers(t
     report = processes.invoke("report", document["run"])
     assert report.exit_code == 0, report.output
     assert "links, in rounds" in report.stdout
+
+
+def test_it_has_no_option_that_it_ignores():
+    assert "No such option '-v'" in processes.usage_error(processes.invoke("links", "-v"))

@@ -1,8 +1,11 @@
+import functools
 import json
 import platform
+import signal
 import subprocess
 import sys
 import textwrap
+import time
 from pathlib import Path
 
 import builders
@@ -168,6 +171,69 @@ def test_an_exception_that_takes_no_attributes_leaves_by_the_context_of_the_clie
     assert run.regions["error"].str.startswith("Frozen").all()
 
 
+def test_clients_after_the_first_one_are_counted(run_script):
+    done, run = run_script("""
+        from distributed import Client
+
+        if __name__ == "__main__":
+            for n in range(3):
+                with Client(n_workers=1, dashboard_address="127.0.0.1:0") as client:
+                    print(client.submit(sum, [n]).result())
+    """)
+    assert done.stdout.splitlines()[:3] == ["0", "1", "2"]
+    assert len(run.tasks) == 1
+    assert "the script's first client was recorded; 2 later ones were not" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_script_that_is_terminated_leaves_its_record(tmp_path, number):
+    script = tmp_path / "my_job.py"
+    script.write_text(
+        textwrap.dedent("""
+        import os, time
+        from distributed import Client
+
+        if __name__ == "__main__":
+            with Client(n_workers=1, dashboard_address="127.0.0.1:0") as client:
+                client.submit(sum, [1]).result()
+                if not os.fork():
+                    # Its child ends as by itself.
+                    os.kill(os.getpid(), {number})
+                    os._exit(0)
+                print(os.waitstatus_to_exitcode(os.wait()[1]), flush=True)
+                time.sleep(60)
+    """).replace("{number}", str(int(number)))
+    )
+    command = [sys.executable, "-m", "commbench.cli", "profile", "my_job.py"]
+    # With nohup it would be ignored.
+    as_usual = functools.partial(signal.signal, number, signal.SIG_DFL)
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, text=True, preexec_fn=as_usual
+    ) as profiled:
+        assert int(profiled.stdout.readline()) == -number
+        for _ in range(3):
+            # A terminal that is closed sends several.
+            profiled.send_signal(number)
+            time.sleep(0.05)
+        path = profiled.stdout.read().splitlines()[-1]
+    assert profiled.returncode == 130
+    assert len(load(tmp_path / path).regions) == 1
+
+
+def test_workers_that_come_in_the_region_are_said_to_have_no_times(run_script):
+    done, run = run_script("""
+        from distributed import Client, LocalCluster
+
+        if __name__ == "__main__":
+            quiet = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
+            with LocalCluster(n_workers=0, **quiet) as cluster, Client(cluster) as client:
+                cluster.scale(1)
+                client.submit(sum, [1]).result()
+    """)
+    assert run.profile_shares.query("process == 'workers'").empty
+    assert "what its threads did is unknown" in " ".join(done.stdout.split())
+
+
 def test_a_profile_cant_be_resumed(tmp_path):
     case = builders.case(cluster=ClusterSpec(launcher=USER_CODE))
     result = processes.invoke("run", "--resume", builders.written(tmp_path, [case]).path)
@@ -289,7 +355,8 @@ def test_a_script_is_diagnosed_at_once(run_script):
         if __name__ == "__main__":
             quiet = {"n_workers": 1, "threads_per_worker": 4, "dashboard_address": "127.0.0.1:0"}
             with Client(**quiet) as client:
-                client.gather(client.map(hold, range(12)))
+                print(client.gather(client.map(hold, range(12))))
+                client.submit(print, "in a worker").result()
             raise SystemExit(5)
     """
     options = ("--format", "json", "--fail-on", "any")

@@ -2,6 +2,7 @@
 
 import asyncio
 import inspect
+import pickle
 import shlex
 
 import builders
@@ -62,6 +63,14 @@ def test_a_wrong_call_is_a_usage_error(tmp_path, workload, given, message):
     with pytest.raises(commbench.UsageError, match=message):
         commbench.run(workload, output=tmp_path, **given) if workload else commbench.run()
     assert not any(tmp_path.iterdir())
+
+
+def test_what_this_machine_lacks_has_the_reason_and_the_remedy(tmp_path):
+    with pytest.raises(commbench.UnavailableError, match="Nothing else is left") as error:
+        commbench.run("merge", backends=["ucx:ib"], output=tmp_path)
+    assert "no RDMA device" in error.value.reason
+    assert error.value.remedy
+    assert str(pickle.loads(pickle.dumps(error.value))) == str(error.value)
 
 
 def test_an_interrupted_run_raises_and_can_be_continued(tmp_path, monkeypatch, capsys):

@@ -249,6 +249,17 @@ def test_case_of_one_run_alone_is_named(old, tmp_path):
     assert "merge over ucx is in old alone" in result.stdout
 
 
+def test_cases_of_which_a_run_has_several_are_not_paired_with_other_ones(tmp_path):
+    runs = [
+        write(tmp_path, name, cases=[builders.case(params={"rows": n}) for n in (1, other)])
+        for name, other in (("old", 2), ("new", 3))
+    ]
+    result = compare("--force", *runs)
+    for name in ("old", "new"):
+        assert f"merge over tcp is in {name} alone" in result.stdout
+    assert "rows=2" not in result.stdout
+
+
 def test_runs_without_a_common_case_are_refused(tmp_path):
     old, new = write(tmp_path, "old", cases=CASES[:1]), write(tmp_path, "new", cases=CASES[1:])
     error = usage_error(compare(old, new))

@@ -8,7 +8,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 import subprocess
 import sys
 from pathlib import Path
@@ -21,10 +20,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests" / folder) for folder in (".", "faults")]
 
 import outcomes  # noqa: E402
-from faults import FAULTS, SHARES, TRIALS, Outcome, possible  # noqa: E402
+from faults import FAULTS, SHARES, TRIALS, Outcome, is_validation, possible  # noqa: E402
 from outcomes import rate  # noqa: E402
 
-from commbench.analysis.findings import CaseRecords  # noqa: E402
 from commbench.model import registry  # noqa: E402
 
 FILE = ROOT / "results" / "diagnosis" / "outcomes.jsonl"
@@ -44,11 +42,11 @@ def main() -> None:
         page.write_text(f"{before}{begin}\n{write(rows)}\n{end}{after}", encoding="utf-8")
 
 
-def _failed(name: str) -> Outcome:
-    rule = name.removeprefix("prove-").removeprefix("healthy")
+def _failed(name: str, seed: int) -> Outcome:
     return Outcome(
-        rule=rule, right=False, amount=0.0, job="", for_validation=False, found=[], false=["failed"]
-    )
+        rule=name.removeprefix("prove-").removeprefix("healthy"), right=False, amount=0.0, job="",
+        for_validation=is_validation(seed), found=[], false=["failed"],
+    )  # fmt: skip
 
 
 def tables(rows: list[dict[str, Any]]) -> str:
@@ -92,7 +90,10 @@ def tables(rows: list[dict[str, Any]]) -> str:
         gain = (known["gain_low"] + known["gain_high"]) / 2
         in_range = gain.between(known["effect_low"], known["effect_high"])
         is_present = _are_present(known)
+        ever = table[table["trial"].ne("healthy") & table["for_validation"].astype(bool)]
         rates = (
+            f"Faults detected in validation: {_rate(ever['right'][_validates(ever)])} of the rules "
+            f"as they are now, {_rate(ever['right'])} of all versions. "
             f"Healthy runs with a finding: {_rate(~healthy['right'].astype(bool))}. Faults that "
             f"`prove` cured: {_rate(faulty['right'].astype(bool))}; useless remedies that it did "
             f"not confirm: {_rate(useless['right'])}. Predicted effects within the interval of the "
@@ -114,10 +115,15 @@ def summary(rows: list[dict[str, Any]]) -> str:
     healthy = table[table["trial"].eq("healthy") & table["rule"].eq("")]
     healthy = healthy[healthy["commit"].map(_all_present).astype(bool)]
     cures = proofs[proofs["rule"] != ""]
+    ever = faults[faults["for_validation"].astype(bool)]
+    n_ever, n_unseen, n_healthy, n_cures = (
+        f"{rights.sum()} of {len(rights)}"
+        for rights in (ever["right"], unseen["right"], ~healthy["right"], cures["right"])
+    )
     return (
-        f"- **{unseen['right'].sum()} of {len(unseen)} injected faults were detected** (none was "
-        f"used for tuning); {(~healthy['right']).sum()} of {len(healthy)} runs whose tasks only\n"
-        f"  sleep had a finding; `prove` cured {cures['right'].sum()} of {len(cures)} faults."
+        f"- **{n_ever} injected faults were detected** in trials not used for tuning "
+        f"({n_unseen} by the present rules);\n  {n_healthy} runs whose tasks only "
+        f"sleep had a finding; `prove` cured {n_cures} faults."
     )
 
 
@@ -142,9 +148,9 @@ def _valid(proofs: pd.DataFrame) -> pd.DataFrame:
 @functools.cache
 def _is_present(rule: str, commit: str) -> bool:
     """Return whether a rule, and what all rules share, is as it was at a commit."""
-    find = registry.loadable("rule")[rule].find
-    files = [Path(inspect.getfile(part)) for part in (find, CaseRecords)]
-    command = ["git", "-C", str(ROOT), "diff", "--quiet", commit, "--", *map(str, files)]
+    modules = "__init__", "case_records", "rule", registry.loadable("rule")[rule].find.__module__
+    files = [f"commbench/analysis/findings/{name.rpartition('.')[2]}.py" for name in modules]
+    command = ["git", "-C", str(ROOT), "diff", "--quiet", commit, "--", *files]
     # A commit with changes, as 0123abc+, is none.
     return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0
 
@@ -161,7 +167,7 @@ def _are_present(trials: pd.DataFrame) -> Any:
 
 
 def _validates(trials: pd.DataFrame) -> Any:
-    """Return whether each trial is one of validation, and of its rule as it is."""
+    """Return whether each trial is one of validation, and of its rule as it is now."""
     return trials["for_validation"].astype(bool).to_numpy() & _are_present(trials)
 
 

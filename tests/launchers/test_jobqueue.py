@@ -4,6 +4,7 @@ A real Slurm is in ``test_jobqueue_slurm.py``.
 """
 
 import asyncio
+import itertools
 import os
 import subprocess
 from dataclasses import replace
@@ -16,7 +17,7 @@ import pytest
 from commbench.errors import LaunchError, UnavailableError, UsageError
 from commbench.harness import runner
 from commbench.harness.cases import cases_for
-from commbench.launchers import members
+from commbench.launchers import local, members
 from commbench.machine import process
 from commbench.model import ClusterSpec, Launch, Sample, registry
 
@@ -279,6 +280,32 @@ def test_the_memory_of_a_job_is_required_and_set_by_its_option():
     limited = replace(spec("slurm"), memory_limit="1GB")
     with pytest.raises(UsageError, match=r"takes no --memory-limit.*--launcher-option memory=8GB"):
         cases_for("merge", ("tcp",), {}, limited)
+
+
+def test_the_options_of_the_scheduler_are_those_of_the_configuration(tmp_path, monkeypatch):
+    class StartedError(Exception):
+        """The scheduler would have been started."""
+
+    def start(_, name, /, *options, **environ):
+        raise StartedError(*map(str, options))
+
+    monkeypatch.setattr(local.LocalCluster, "_start_dask", start)
+    launcher = registry.load("launcher", "slurm")()
+    given = {"port": 8790, "host": "10.0.0.1", "dashboard_address": ":1"}
+    with (
+        dask.config.set({"jobqueue.slurm.scheduler-options": given}),
+        pytest.raises(StartedError) as started,
+    ):
+        launcher.start(spec("slurm"), "tcp", tmp_path)
+    words = started.value.args
+    # The last one counts.
+    ports = [value for word, value in itertools.pairwise(words) if word == "--port"]
+    assert ports == ["0", "8790"]
+    with (
+        dask.config.set({"jobqueue.slurm.scheduler-options": {"contact_address": "tcp://a:1"}}),
+        pytest.raises(UsageError, match="contact_address can't be set; remove it"),
+    ):
+        cases_for("merge", ("tcp",), {}, spec("slurm"))
 
 
 def test_a_missing_dask_jobqueue_is_named_with_the_extra_to_install(monkeypatch):

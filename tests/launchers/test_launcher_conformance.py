@@ -1,15 +1,17 @@
 import importlib.util
 import os
 import shutil
+import subprocess
 
 import distributed
 import pytest
 import sshd
 
-from commbench.conformance import check_launcher
+from commbench.conformance import check_launcher, launchers
 from commbench.errors import UsageError
 from commbench.launchers import members
 from commbench.launchers.base import Launcher, RunningCluster
+from commbench.launchers.local import LocalLauncher
 
 
 def needs(package):
@@ -64,7 +66,7 @@ class UncountedCluster(RunningCluster):
         workers = members.workers_of(self.client)
         self.names = {address: str(info["name"]) for address, info in workers.items()}
         self.pids = (os.getpid(),)
-        self.remote_members = frozenset(["first", "second"])
+        self.remote_members = self.remote_processes = frozenset(["first", "second"])
 
     def cpu_seconds(self):
         return 0.0
@@ -91,6 +93,28 @@ def uncounted(installed):
 def test_cpu_time_that_is_not_counted_is_an_error(uncounted, tmp_path):
     with pytest.raises(AssertionError, match=r"worker [01] used 0\.3.* has 0\.000"):
         check_launcher("uncounted", tmp_path)
+
+
+def test_a_process_that_outlives_its_cluster_is_an_error(tmp_path, monkeypatch, installed):
+    class LeavingLauncher(LocalLauncher):
+        name = "leaving"
+
+        def start(self, *args, **kwargs):
+            running = super().start(*args, **kwargs)
+            pids = (*running.pids, left.pid)
+            monkeypatch.setattr(type(running), "n_processes", len(running.pids))
+            running.pids = pids
+            return running
+
+    monkeypatch.setattr(launchers, "_END_SECONDS", 0.2)
+    installed("launcher", {"leaving": LeavingLauncher})
+    left = subprocess.Popen(["sleep", "60"])
+    try:
+        with pytest.raises(AssertionError, match=rf"processes \[{left.pid}\] outlive the"):
+            check_launcher("leaving", tmp_path)
+    finally:
+        left.kill()
+        left.wait()
 
 
 @pytest.mark.parametrize("requires_hosts", [False, True])

@@ -142,13 +142,20 @@ def test_open_mpi_exports_the_environment_to_the_hosts(mpiexec_arguments, monkey
         "mpiexec (Open MPI) 5.0.8", hosts=HOSTS, env={"OURS": "1"},
         launcher_options={"interface": "ib0"},
     )  # fmt: skip
-    assert arguments[:2] == ["--host", "head:1,node1:1,node2:1"]
+    assert arguments[:4] == ["--host", "head:1,node1:1,node2:1", "--bind-to", "none"]
     exported = {value for word, value in itertools.pairwise(arguments) if word == "-x"}
     assert {"UCX_TLS", "OMP_NUM_THREADS", "DASK_DISTRIBUTED__WORKER__PRELOAD", key} <= exported
     assert not any("s3cret" in word for word in arguments)
     command = arguments[arguments.index("-n") :]
     assert command[:2] == ["-n", "3"]
     assert value_of("--interface", command) == "ib0"
+
+
+@needs_mpi
+@pytest.mark.parametrize("name", ["Open MPI", "OpenRTE"])
+def test_open_mpi_does_not_bind_a_rank_with_all_its_threads_to_a_core(name, mpiexec_arguments):
+    arguments = mpiexec_arguments(f"mpiexec ({name}) 4.1.4", n_workers=1, threads_per_worker=8)
+    assert arguments[:4] == ["--bind-to", "none", "-n", "2"]
 
 
 @needs_mpi

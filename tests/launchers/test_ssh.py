@@ -1,5 +1,6 @@
 """The launcher ``ssh``, on an SSH server that the tests start on loopback."""
 
+import asyncio
 import os
 import sys
 from dataclasses import replace
@@ -18,7 +19,7 @@ from commbench.launchers.ssh import SshLauncher
 from commbench.machine import process
 from commbench.model import ClusterSpec
 
-pytest.importorskip("asyncssh")
+asyncssh = pytest.importorskip("asyncssh")
 HOSTS = ("127.0.0.1", "127.0.0.1")
 LATE_WORKER = """case "$*" in *distributed.Worker*) touch {started}; exec sleep 1000;; esac
 exec {python} "$@"
@@ -158,6 +159,28 @@ def test_workers_that_do_not_come_in_time_are_counted(spec, tmp_path, monkeypatc
     late = replace(with_option(spec, python=str(python)), start_timeout_s=170.0)
     with pytest.raises(LaunchError, match=r"0 of 2 workers came.*within 170 s \(--start-timeout\)"):
         SshLauncher().start(late, "tcp", tmp_path)
+
+
+def test_as_many_log_in_at_a_time_as_sshd_admits(spec, tmp_path, monkeypatch, tag):
+    """By default sshd drops connections once ten log in."""
+    logging_in, most = 0, 0
+    connect = asyncssh.connect
+
+    async def counted(*args, **kwargs):
+        nonlocal logging_in, most
+        logging_in += 1
+        most = max(most, logging_in)
+        await asyncio.sleep(0.1)
+        try:
+            return await connect(*args, **kwargs)
+        finally:
+            logging_in -= 1
+
+    monkeypatch.setattr(asyncssh, "connect", counted)
+    monkeypatch.setattr(ssh, "_MAX_LOGINS", 1)
+    with SshLauncher().start(replace(spec, n_workers=2), "tcp", tmp_path) as cluster:
+        assert len(cluster.names) == 2
+    assert most == 1
 
 
 @pytest.mark.parametrize(

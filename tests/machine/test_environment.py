@@ -175,19 +175,6 @@ def test_garbage_in_every_file_is_unknown(root, garbage):
     assert collected["load_average"] is None
 
 
-def test_folders_instead_of_files_are_unknown(tmp_path):
-    for name in TREE:
-        (tmp_path / name).mkdir(parents=True)
-    cpu = environment.collect(tmp_path)["cpu"]
-    assert (cpu["model"], cpu["cgroup_quota_cores"]) == (None, None)
-
-
-def test_files_instead_of_folders_are_unknown(tmp_path):
-    plant(tmp_path, {"sys": "", "proc": "", "etc": "", "dev": ""})
-    collected = environment.collect(tmp_path)
-    assert (collected["network"], collected["memory"]["shm_bytes"]) == ([], None)
-
-
 def test_unreadable_files_and_folders_are_unknown(root, monkeypatch):
     def refuse(self, *args, **kwargs):
         raise PermissionError(13, "Permission denied", str(self))
@@ -347,6 +334,27 @@ def test_a_broken_libucx_has_no_tools(tmp_path, monkeypatch):
     # find_spec raises ValueError for a module that was put into sys.modules by hand.
     monkeypatch.setitem(sys.modules, "libucx", type(sys)("libucx"))
     assert installed.ucx_tools() is None
+
+
+def test_a_system_ucx_that_is_preferred_is_used_in_place_of_the_wheel(tmp_path, monkeypatch):
+    for name in ("ucx_info", "ucx_perftest"):
+        for folder in ("wheel/bin", "system"):
+            (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+            (tmp_path / folder / name).touch(mode=0o755)
+    wheel = importlib.machinery.ModuleSpec(
+        "libucx", None, origin=str(tmp_path / "wheel" / "__init__.py")
+    )
+    monkeypatch.setattr(importlib.util, "find_spec", {"libucx": wheel}.get)
+    monkeypatch.setenv("PATH", str(tmp_path / "system"))
+    for preferred, library, folder in (
+        ("false", "libucp.so.0", "wheel/bin"),
+        ("true", "libucp.so.0", "system"),
+        ("true", None, "wheel/bin"),
+    ):
+        monkeypatch.setenv("RAPIDS_LIBUCX_PREFER_SYSTEM_LIBRARY", preferred)
+        monkeypatch.setattr("ctypes.util.find_library", {"ucp": library}.get)
+        assert installed.find_ucx("ucx_perftest") == str(tmp_path / folder / "ucx_perftest")
+        assert (installed.ucx_tools() is None) == (folder == "system")
 
 
 def test_libraries_of_the_ucx_wheel_come_before_those_of_the_user(monkeypatch):

@@ -3,6 +3,7 @@ import pytest
 from builders import place
 
 from commbench.machine.topology.workers import link_class, rank
+from commbench.model import ClusterSpec
 from commbench.stats.links import link_classes
 
 CASE = builders.case()
@@ -12,8 +13,7 @@ NVLINK_GPUS = {"gpu_links": "GPU0=NV2 GPU1=NV1 GPU2=PIX"}
 @pytest.mark.parametrize(
     ("one", "other", "link"),
     [
-        ({"pid": 7}, {"pid": 7}, "same process"),
-        ({"pid": 7, "host_id": "a"}, {"pid": 7, "host_id": "b"}, "network"),
+        ({"host_id": "a"}, {"host_id": "b"}, "network"),
         ({}, {}, "same NUMA"),
         ({}, {"numa_nodes": "1", "sockets": "1"}, "cross-socket"),
         ({}, {"numa_nodes": "1", "sockets": "0"}, "same socket"),
@@ -26,6 +26,8 @@ NVLINK_GPUS = {"gpu_links": "GPU0=NV2 GPU1=NV1 GPU2=PIX"}
         ({"gpu": "3"} | NVLINK_GPUS, {"gpu": "0"}, "NV2"),
         ({"gpu": "3"} | NVLINK_GPUS, {"gpu": "2", "numa_nodes": "1"}, "PIX"),
         ({"gpu": "3"} | NVLINK_GPUS, {"gpu": "3"}, "same GPU"),
+        ({"gpu": "0", "gpu_uuid": "a"}, {"gpu": "0", "gpu_uuid": "a"}, "same GPU"),
+        ({"gpu": "0", "gpu_uuid": "a"}, {"gpu": "0", "gpu_uuid": "b"}, "same host"),
         ({"gpu": "3"} | NVLINK_GPUS, {"gpu": "7"}, "same host"),
         ({"gpu": "3"} | NVLINK_GPUS, {}, "same NUMA"),
         ({"gpu": "0"}, {"gpu": "0", "host_id": "other"}, "network"),
@@ -111,13 +113,12 @@ def test_a_pair_with_two_classes_in_two_launches_is_unknown(classes):
     assert classes(records) == ["unknown"]
 
 
-def test_process_ids_of_launches_do_not_change_the_class(classes):
-    records = [
-        place(CASE, worker, launch=launch, pid=100 * launch + int(worker))
-        for launch in range(3)
-        for worker in "01"
-    ]
-    assert classes([*records, builders.transfer(CASE, 0, 1)]) == ["same NUMA"]
+def test_jobs_that_each_see_one_gpu_as_gpu_0_do_not_share_it(classes):
+    case = builders.case(cluster=ClusterSpec(n_workers=3))
+    uuids = ("a", "b", "a")
+    records = [place(case, str(n), gpu="0", gpu_uuid=uuid) for n, uuid in enumerate(uuids)]
+    records += [builders.transfer(case, 0, 1, src="0", dst=dst) for dst in "12"]
+    assert classes(records, case) == ["same host", "same GPU"]
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,18 @@ def test_neighbouring_cpu_workers_share_a_numa_node_and_its_nic(tmp_path, monkey
     )  # fmt: skip
 
 
+def test_devices_whose_ports_are_down_are_left_out(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    cards = [
+        Card(f"pci0000:00/0000:00:0{n}.0", 0, rdma=f"mlx5_{n}", state=state)
+        for n, state in enumerate(("1: DOWN", "4: ACTIVE"), 1)
+    ]
+    host = replace(this_host(trees.two_sockets(tmp_path / "root", cards)), allowed=None)
+    assert [placement.nic for placement in auto(host, 2, "cpu")] == ["mlx5_2:1"] * 2
+    down = replace(host, nics=tuple(replace(nic, is_active=False) for nic in host.nics))
+    assert [placement.nic for placement in auto(down, 2, "cpu")] == [""] * 2
+
+
 def test_more_workers_than_gpus_are_an_error():
     with pytest.raises(UsageError, match=r"each of the 3 workers.*node1 has 2;.*fewer workers"):
         auto(HOST, 3, "gpu")

@@ -426,6 +426,13 @@ def test_figures_are_images_the_first_in_the_summary_others_in_their_section(plo
     assert image.get("alt", "").startswith(drawing.figure.get_suptitle()[:20])
 
 
+def test_a_run_that_was_killed_in_its_first_launch_has_its_figure(installed, recorded):
+    installed("plot", {"workload-time": plot_times})
+    run = recorded([CASE], [sample(CASE, 1.0)])
+    assert not [*opening(run)]
+    assert len([*parsed(html.render(run)).iter("img")]) == 1
+
+
 # A browser would draw millions of lines for seconds.
 def test_a_figure_of_very_many_lines_is_an_image_of_pixels(plotted, monkeypatch):
     monkeypatch.setattr(html, "_MAX_SVG", 100)

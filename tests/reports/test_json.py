@@ -17,6 +17,7 @@ from builders import (
     wire,
 )
 
+from commbench.model import ClusterSpec
 from commbench.reports import json as json_report
 
 CASES = [
@@ -63,6 +64,17 @@ def test_the_run_has_suite_seed_version_and_environment(report):
     assert (run["suite"], run["seed"], run["schema_version"]) == ("made-up", 3, 2)
     assert (run["min_transfer_bytes"], run["side"]) == (1_000_000, "")
     assert run["environment"] == {"load_average": [None], "cpu": {"model": "x"}}
+
+
+def test_cases_that_are_varied_name_their_backend(recorded):
+    cases = [
+        builders.case("ucx", cluster=ClusterSpec(env={"A": value}), varied=("A",)) for value in "12"
+    ]
+    run = recorded(cases, [each for case in cases for each in launches(case, [1.0] * 6)])
+    rows = strict(json_report.render(run))["cases"]
+    assert [(row["given_backend"], row["backend"]) for row in rows] == [
+        ("ucx", "A=1"), ("ucx", "A=2"),
+    ]  # fmt: skip
 
 
 def test_failures_have_their_message(report):

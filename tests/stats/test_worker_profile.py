@@ -126,6 +126,26 @@ def test_waits_for_a_core_between_tasks_are_not_subtracted_from_the_time_in_task
     assert (row.compute_s, row.queue_s, row.blocked_s) == pytest.approx((4.0, 3.0, 1.0))
 
 
+def test_attempts_that_failed_and_were_retried_are_no_idle_time(recorded):
+    run = recorded(
+        [CASE],
+        [
+            sample(CASE, 10.0),
+            thread_time(CASE, n_threads=1, cpu_seconds=3.0, wait_seconds=0.0),
+            activity(CASE, "execute", "thread-cpu", 1.0),
+            # Their CPU time is within; the task stream has only the last attempt of each task.
+            activity(CASE, "execute", "failed", 5.0),
+            activity(CASE, "execute", "cancelled", 1.0),
+            task(CASE, 8, 9, nbytes=1),
+            task(CASE, 9, 9.5, nbytes=0),
+        ],
+    )  # fmt: skip
+    row = profile_of(run)
+    parts = (row.compute_s, row.other_cpu_s, row.blocked_s, row.idle_s)
+    # 4 s of the attempts, less the last one's 0.5 s, which is in the stream, too.
+    assert parts == pytest.approx((1.0, 2.0, 4.0, 3.0))
+
+
 def test_parts_of_the_event_loop(recorded):
     run = recorded(
         [CASE],

@@ -259,6 +259,12 @@ def test_cases_that_differ_are_not_compared(ab, tmp_path):
     assert len(list((tmp_path / "results").iterdir())) == 2
 
 
+def test_a_file_that_is_no_program_is_refused(tmp_path):
+    (tmp_path / "main").touch(mode=0o755)
+    both = ("--base", tmp_path / "main", "--head", tmp_path / "main", "--output", tmp_path / "out")
+    assert f"{tmp_path}/main can't be run: Exec format" in usage_error(invoke("ab", *both, "merge"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -267,6 +273,7 @@ def test_cases_that_differ_are_not_compared(ab, tmp_path):
         ("merge --resume x", "--resume is not for the runs within an A/B; leave it out"),
         ("merge --launches=3", "--launches is not for the runs within an A/B; write it"),
         ("merge --rigorous", "--rigorous is not for the runs within an A/B"),
+        ("merge --dry-run", "--dry-run is not for the runs within an A/B; leave it out"),
         ("--min-effect -1 merge", "--min-effect is -1; it must be 0 or more"),
         ("--min-effect 5 merge", "--min-effect is 5; it must be 0 or more and below 1"),
         ("--launches 0 merge", "--launches"),

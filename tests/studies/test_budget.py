@@ -180,6 +180,11 @@ def test_a_resumed_run_first_completes_its_interrupted_block(run, monkeypatch):
     ends_before = load(path).ends
     judged = stats.look(load(path).replace(ends=ends_before[ends_before["block"] < 3]))
     assert judged > 0
+    (begun_with,) = load(path).samples.query("launch == 3").groupby("case_id").size().head(1)
+    design = stats.next_block
+    monkeypatch.setattr(
+        stats, "next_block", lambda run: replace(design(run), iterations=begun_with + 3)
+    )
     spent, display = [], progress.display
 
     def displayed(*args, **given):
@@ -195,6 +200,10 @@ def test_a_resumed_run_first_completes_its_interrupted_block(run, monkeypatch):
     assert len(set(Counter(end["case_id"] for end in ends(path)).values())) == 1
     blocks = Counter(end["block"] for end in ends(path))
     assert blocks == dict.fromkeys(range(len(blocks)), 2)
+    data = load(path)
+    n = data.samples.groupby(["case_id", "launch"]).size()
+    block = data.ends[data.ends["block"] == 3]
+    assert {n[key] for key in zip(block["case_id"], block["launch"], strict=True)} == {begun_with}
     assert load(path).ended_by == "time"
 
 

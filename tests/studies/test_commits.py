@@ -7,7 +7,7 @@ from itertools import islice
 import pytest
 from repositories import Repository
 
-from commbench.errors import UsageError
+from commbench.errors import UnwritableError, UsageError
 from commbench.studies import commits
 
 PROJECT = """
@@ -193,7 +193,31 @@ def test_commit_that_pip_cannot_install_is_refused(make, project):
     assert not (project.path / "build/commits" / project.commits[0][:12] / "installed").exists()
 
 
-def test_a_python_is_taken_as_it_is(make, tmp_path):
+def test_a_python_is_taken_as_it_is(make, tmp_path, monkeypatch):
     python = tmp_path / "python"
     python.touch(mode=0o755)
     assert make(str(python), str(python)) == ([python, python], [])
+    # Without a slash it would be another one, on the PATH.
+    monkeypatch.chdir(tmp_path)
+    assert make("./python", "python") == ([python, python], [])
+
+
+def test_a_worktree_of_the_user_whose_disk_is_away_stays_known(make, project, tmp_path):
+    project.git("worktree", "add", "--quiet", tmp_path / "mine", "-b", "mine")
+    (tmp_path / "mine").rename(tmp_path / "unmounted")
+    commit = project.commit(**{"commbench.py": "number = 6\n"})
+    make(commit, commit)
+    assert str(tmp_path / "mine") in project.git("worktree", "list")
+
+
+def test_a_checkout_that_cannot_be_written_is_said(tmp_path, monkeypatch):
+    repository = Repository(tmp_path)
+    repository.commit(**{"build": "no folder"})
+    monkeypatch.chdir(repository.path)
+    with pytest.raises(UnwritableError, match=r"can't write .*build/commits"):
+        commits.environments({"base": "HEAD", "head": "HEAD"}, ".", [].append)
+
+
+def test_arguments_of_pip_that_are_no_words_are_refused(make):
+    with pytest.raises(UsageError, match=r"--install '\.\[ucx\]: No closing quotation"):
+        make("old", "old", "'.[ucx]")

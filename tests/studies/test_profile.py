@@ -29,6 +29,7 @@ from distributed.metrics import context_meter
 
 import commbench
 from commbench.errors import LaunchError, UsageError
+from commbench.harness.measure import plugins
 from commbench.harness.transfers import TransferLog
 from commbench.launchers import members
 from commbench.model import registry
@@ -189,6 +190,37 @@ def test_a_region_can_be_entered_again(started, tmp_path):
             with part:
                 pass
     assert run.regions["name"].tolist().count("part") == 2
+
+
+def test_a_client_on_a_measured_cluster_leaves_the_reason_as_it_is(started, tmp_path, monkeypatch):
+    monkeypatch.setattr(plugins, "_FREE_SECONDS", 0.2)
+    watch = profile._FirstClient("script", output=tmp_path, anonymize=False)
+    with (
+        commbench.profile(started, output=tmp_path),
+        watch.among(Client, LocalCluster),
+        pytest.raises(LaunchError, match="another commbench is measuring"),
+    ):
+        Client(started.scheduler.address)
+    # The end of the script has nothing to leave.
+    watch.end(None)
+    watch._client.close()
+
+
+def test_a_region_that_began_without_workers_is_a_case_of_its_own(tmp_path):
+    with (
+        LocalCluster(n_workers=0, threads_per_worker=2, **QUIET) as cluster,
+        Client(cluster) as client,
+        commbench.profile(client, output=tmp_path) as run,
+    ):
+        for n_workers in (0, 1, 1):
+            cluster.scale(n_workers)
+            if n_workers:
+                client.wait_for_workers(n_workers)
+            with run.region("step"):
+                pass
+    steps = [case.cluster for case in run.suite.cases if case.workload == "step"]
+    assert [(each.n_workers, each.threads_per_worker) for each in steps] == [(0, 1), (1, 2)]
+    assert run.regions["name"].tolist().count("step") == 3
 
 
 def test_a_profile_within_a_launch_is_refused_at_once(started, tmp_path):
@@ -765,6 +797,23 @@ def test_an_anonymous_record_has_the_activities_that_rules_read():
             read |= {*re.findall('"([^"]*)"', arguments.partition("contexts")[0])}
     assert "page-faults" in read
     assert read <= anonymous._KEPT_TEXTS["activity"]
+
+
+def test_an_anonymous_shuffle_has_the_names_that_rules_read(started, tmp_path):
+    labels, keys = {}, {}
+    for anonymize in (False, True):
+        with commbench.profile(started, output=tmp_path, anonymize=anonymize) as run:
+            shuffle(started)
+        executed = run.activities.query("context == 'execute'")["label"]
+        labels[anonymize] = {each for each in executed if each.endswith("-cpu")}
+        keys[anonymize] = [*run.tasks["key"]]
+    assert "p2p-shard-partition-cpu" in labels[False]
+    assert labels[True] == labels[False]
+    named = [any("shuffle-transfer" in key for key in each) for each in keys.values()]
+    assert named == [True, True]
+    label = anonymous.AnonymousRecorder(None)._label
+    assert label("task", "random-mine-rechunk-transfer") == "task-1-rechunk-transfer"
+    assert label("key", "('shuffle-transfer-0f', 3)") == "key-1-shuffle-transfer"
 
 
 def test_an_anonymous_record_has_no_name_of_the_user_the_machine_or_the_code(tmp_path):

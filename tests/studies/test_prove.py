@@ -15,6 +15,7 @@ from commbench.analysis.findings import Rule
 from commbench.cli import findings_command
 from commbench.errors import UsageError
 from commbench.launchers.mpirun import MpirunLauncher
+from commbench.machine import environment
 from commbench.model import USER_CODE, ClusterSpec, Effect, Finding, Placement, registry
 from commbench.reports import opening
 from commbench.studies import prove
@@ -98,7 +99,10 @@ def test_a_backend_that_the_launcher_refuses_is_no_remedy(monkeypatch):
 
 def test_what_cannot_be_proved_is_refused_with_the_reason():
     user = builders.case("tcp", cluster=ClusterSpec(launcher=USER_CODE))
+    side = with_findings([FAKE], finding(FAKE, workers="4"))
+    side.manifest = dataclasses.replace(side.manifest, side="base")
     for run, backend, reason in (
+        (side, "", "is the base of an A/B, measured in another environment"),
         (with_findings([user], finding(user, workers="4")), "", "main\\(client\\) in a script"),
         (
             with_findings([FAKE], finding(FAKE, workers="4")),
@@ -202,6 +206,17 @@ def test_a_remedy_that_helps_is_proved_and_confirmed(fake_run, tmp_path):
     assert rest == ["", "To use it:", "  export FAKE_SECONDS=0.5"]
     runs = sorted((tmp_path / "proofs").iterdir())
     assert [len(commbench.load(run).ends) for run in runs] == [18, 12]
+
+
+def test_predictions_of_another_environment_are_left_out(fake_run, monkeypatch, tmp_path):
+    real = environment.collect()
+    monkeypatch.setattr(
+        environment, "collect", lambda: {**real, "cpu": {**real["cpu"], "model": "another"}}
+    )
+    done = processes.invoke("prove", fake_run, "--launches", 6, "--output", tmp_path, figures=())
+    assert "was measured in another environment, so its predictions are left out" in done.stderr
+    assert "FAKE_SECONDS=0.5: 50% less time" in done.stdout
+    assert "predicted" not in done.stdout
 
 
 def test_a_proof_has_time_for_six_launches_of_each_case(fake_run, monkeypatch):

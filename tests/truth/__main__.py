@@ -28,6 +28,7 @@ from commbench.model import Stopping  # noqa: E402
 FILE = ROOT / "results" / "truth" / "outcomes.jsonl"
 N_RESAMPLED = 500
 PAGE = ROOT / "docs" / "truth.md"
+ENDS = "the trial {} runs to its end"
 SUPERSEDED = {
     "shares of tasks that wait for the GIL, within 5 points":
         "the trial counted the event loop's waits for the GIL between tasks as waits in tasks",
@@ -56,8 +57,8 @@ def main() -> None:
         PAGE.write_text(page(rows), encoding="utf-8")
 
 
-def _failed(name: str) -> Outcome:
-    return Outcome(question=f"the trial {name} runs to its end", right=False)
+def _failed(name: str, _: int) -> Outcome:
+    return Outcome(question=ENDS.format(name), right=False)
 
 
 def page(rows: list[dict[str, Any]]) -> str:
@@ -66,6 +67,12 @@ def page(rows: list[dict[str, Any]]) -> str:
     old = table["question"].isin(SUPERSEDED)
     not_counted = table["question"][old].value_counts().to_dict()
     table = table[~old]
+    for name, group in table.groupby("trial"):
+        question = ENDS.format(name)
+        if (failures := group["question"] == question).any():
+            ended = group[~failures].drop_duplicates("seed")
+            fields = {**vars(_failed(name, 0)), "right": True}
+            table = pd.concat([table, ended.assign(**fields)])
     lines = [
         "| question | right | goal | state | false positives | "
         "error (% or points): median (5 % to 95 %) |",
@@ -85,9 +92,10 @@ def page(rows: list[dict[str, Any]]) -> str:
         if len(errors):
             low, middle, high = errors.quantile([0.05, 0.5, 0.95])
             spread = f"{middle:+.1%} ({low:+.1%} to {high:+.1%})"
+        can_be_false = group["false"].dropna()
+        false = rate(can_be_false) if len(can_be_false) else ""
         lines.append(
-            f"| {question} | {rate(group['right'])} | {wanted:.0%} | {state} | "
-            f"{rate(group['false'])} | {spread} |"
+            f"| {question} | {rate(group['right'])} | {wanted:.0%} | {state} | {false} | {spread} |"
         )
     lines += [""] * bool(not_counted)
     for question, n in not_counted.items():

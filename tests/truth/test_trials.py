@@ -12,4 +12,6 @@ SECONDS = ("too-few-cores", "profile", "slow-parts", "perftest")
 )
 def test_a_trial_is_answered(name, tmp_path):
     answers = list(TRIALS[name](0, tmp_path))
-    assert any(answer.right for answer in answers), answers
+    # Those measure nothing that load could change.
+    every = all if name in ("planted-log", "too-few-cores") else any
+    assert every(answer.right for answer in answers), answers

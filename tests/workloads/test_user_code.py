@@ -69,8 +69,12 @@ def test_a_client_of_another_library_is_no_cluster(write):
     write("""
         from google.cloud import storage
 
+        class Client: ...
+
         def main(client):
             storage.Client().bucket("mine")
+            Client()
+            client.api.Client()
     """)
     assert workloads.load("job.py").source.is_script
 
@@ -211,8 +215,12 @@ def call(client, write, monkeypatch):
         ("client.submit(local, 3)", [6]),
         ("lazy(1, 3)", [6]),
         ("lazy(1, 3), {'more': [lazy(2, 3), client.submit(local, 4)], 'n': 1}", [6, 8, 12]),
+        ("(lazy(n, 3) for n in (1, 2))", [6, 12]),
+        ("{1: lazy(1, 3)}.values()", [6]),
+        ("Factor(client.submit(local, 3))", [6]),
+        ("Slotted(lazy(1, 3))", [6]),
     ],
-    ids=["future", "lazy collection", "several"],
+    ids=["future", "lazy collection", "several", "generator", "values", "dataclass", "slots"],
 )
 def test_a_result_is_computed_by_workers_that_get_functions_by_value(result, values, client, call):
     source = f"""
@@ -222,6 +230,14 @@ def test_a_result_is_computed_by_workers_that_get_functions_by_value(result, val
         @dataclass
         class Factor:
             value: int = 2
+
+        @dataclass(slots=True)
+        class Slotted:
+            value: object
+            parent: object = None
+
+            def __post_init__(self):
+                self.parent = self
 
         def local(number):
             return Factor().value * number

@@ -114,7 +114,7 @@ def _family_seconds() -> float:
 def _read_remote(cluster: RunningCluster) -> dict[str, Reading]:
     """Return a reading of the cores of the remote members, by the id of their kernel."""
     processes = defaultdict(list)
-    described = ask(cluster.client, cluster.remote_members, _describe_process)
+    described = ask(cluster.client, cluster.remote_processes, _describe_process)
     # Containers on a host share its kernel, which counts the CPU time of all. Hosts may share a
     # name.
     for member, (kernel, host, allowed, cpu_s) in described.items():

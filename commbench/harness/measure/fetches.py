@@ -371,14 +371,14 @@ class _Exchange:
             cpu_began = cluster.cpu_seconds()
             self._run(receivers, fetch, *arguments, time.time(), self._offsets)
             return cluster.cpu_seconds() - cpu_began
-        elsewhere = cluster.remote_members & {member.address for member in self._members}
+        elsewhere = cluster.remote_processes & {member.address for member in self._members}
         begin_at_s = time.time() + self._lead_s
         arguments = (*arguments, begin_at_s, self._offsets)
         with ThreadPoolExecutor(1) as thread:
             answers = thread.submit(self._run, receivers, fetch, *arguments, workers=self._members)
             time.sleep(max(0.0, begin_at_s - time.time()))
             cpu_began = cores.cpu_seconds(cluster.pids)
-            others = cluster.remote_members - elsewhere
+            others = cluster.remote_processes - elsewhere
             began: dict[str, float] = ask(cluster.client, others, time.process_time)
             at_start = answers.result()
             began |= {name: at_start[name] for name in elsewhere}

@@ -320,7 +320,7 @@ def read(times: bool, dask_worker: Any = None) -> str:
 
     Returns
     -------
-    {"pid": int, "clock": s, "delay": s, "n_turns": int, "n_long": int, "long_seconds": s,
+    {"pid": int, "clock": s, "cpu": s, "delay": s, "n_turns": int, "n_long": int, "long_seconds": s,
     "long_turns": [[s, s], ...], "n_task_threads": int, "roles": {thread id: role},
     "totals": [[context, label, s], ...], "times": {thread id: [s, s]}}
         What has to be added to this process's clock to have the scheduler's is ``delay``.
@@ -334,6 +334,7 @@ def read(times: bool, dask_worker: Any = None) -> str:
         {
             "pid": os.getpid(),
             "clock": time.perf_counter(),
+            "cpu": time.process_time(),
             "delay": worker.scheduler_delay if worker is not None else 0.0,
             "n_turns": turns.n_turns if turns is not None else 0,
             "n_long": turns.n_long if turns is not None else 0,
@@ -568,6 +569,23 @@ def _spent(before: _Reading, after: _Reading) -> tuple[float, dict[str, _Use]]:
             long_s if role == "loop" else 0.0,
         )
     if after.times and (n_task_threads := after.counters["n_task_threads"]):
+        # Threads of tasks that `worker_client` has replaced end, and are no longer listed.
+        listed_s = sum(use.cpu_seconds for use in roles.values())
+        ended_s = after.counters["cpu"] - before.counters["cpu"] - listed_s
+        tasks = roles["tasks"]
+        unlisted_s = _computed_s(after) - _computed_s(before) - tasks.cpu_seconds
+        cpu_s = tasks.cpu_seconds + max(0.0, min(ended_s, unlisted_s))
         # Dask starts threads when they are first needed.
-        roles["tasks"] = roles["tasks"]._replace(n_threads=n_task_threads)
+        roles["tasks"] = tasks._replace(n_threads=n_task_threads, cpu_seconds=cpu_s)
     return seconds, roles
+
+
+def _computed_s(reading: _Reading) -> float:
+    """Return the CPU time of all tasks of a worker that have ended."""
+    return float(
+        sum(
+            value
+            for context, label, value in reading.counters["totals"]
+            if context == "execute" and label.endswith("-cpu")
+        )
+    )

@@ -183,10 +183,12 @@ def _nics(sys: Path) -> Iterator[Nic]:
         interfaces = tuple(entry.name for entry in entries(path / "device/net"))
         taken.update(interfaces)
         ports = entries(path / "ports")
-        active = [port.name for port in ports if "ACTIVE" in (read(port / "state") or "")]
-        known = tuple(port.name for port in ports)
-        port = (active or ["1"])[0]
-        yield replace(_nic(path), rdma=True, port=port, ports=known, interfaces=interfaces)
+        states = {port.name: read(port / "state") for port in ports}
+        active = [name for name, state in states.items() if "ACTIVE" in (state or "")]
+        yield replace(
+            _nic(path), rdma=True, port=(active or ["1"])[0], ports=tuple(states),
+            interfaces=interfaces, is_active=bool(active) or None in states.values() or not states,
+        )  # fmt: skip
     for path in entries(sys / "class/net"):
         # Software interfaces (lo, bridges, virtual pairs) have no device.
         if path.name not in taken and (path / "device").exists():

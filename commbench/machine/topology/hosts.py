@@ -67,11 +67,13 @@ class Gpu:
 class Nic:
     """A network device.
 
-    An RDMA device has ``ports``, a ``port``, the first active one, and maybe ``interfaces``.
+    An RDMA device has ``ports``, a ``port``, the first active one, and maybe ``interfaces``. It
+    ``is_active`` if a port is, or if their states are unknown.
     """
 
     name: str
     rdma: bool = False
+    is_active: bool = True
     numa_node: int | None = None
     pci: str = ""
     port: str = ""

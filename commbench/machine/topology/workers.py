@@ -1,22 +1,6 @@
 """Locate workers, classify the links between them, and choose bindings.
 
-The classes of links, from the nearest to the farthest:
-
-====================  ========================================================================
-class                 two workers
-====================  ========================================================================
-``same process``      are threads of one process
-``same GPU``          have their data on one GPU
-``NV#`` … ``SYS``     have their data on two GPUs of one host, with this link in ``nvidia-smi topo
-                      -m`` (see ``commbench.machine.topology.hosts``)
-``same NUMA``         may only run on the CPUs of the same NUMA node
-``same socket``       may only run on one NUMA node each, in the same socket
-``cross-socket``      may only run on one NUMA node each, in different sockets
-``same host``         are on one host, and may run on several NUMA nodes, or the kernel or the
-                      driver doesn't report them
-``same rack``         are on two hosts of a rack that the run's configuration names
-``network``           are on two hosts
-====================  ========================================================================
+docs/topology.md defines the classes of links.
 """
 
 from __future__ import annotations
@@ -43,8 +27,8 @@ from commbench.model import Placement, WorkerPlace
 
 UNKNOWN = "unknown"
 LINK_CLASSES = (
-    "same process", "same GPU", "NV", "PIX", "PXB", "PHB", "NODE", "SYS", "same NUMA",
-    "same socket", "cross-socket", "same host", "same rack", "network", UNKNOWN,
+    "same GPU", "NV", "PIX", "PXB", "PHB", "NODE", "SYS", "same NUMA", "same socket",
+    "cross-socket", "same host", "same rack", "network", UNKNOWN,
 )  # fmt: skip
 """The classes from the nearest to the farthest; those of NVLinks have their number, as NV2."""
 
@@ -189,11 +173,11 @@ def link_class(one: WorkerPlace, other: WorkerPlace) -> str:
     """Return the class of the link between two workers; racks are not considered."""
     if one.host_id != other.host_id:
         return "network"
-    if one.pid == other.pid:
-        return "same process"
     if one.gpu and other.gpu:
         if one.gpu == other.gpu:
-            return "same GPU"
+            # Jobs and containers with one GPU each all call it 0.
+            is_same = one.gpu_uuid == other.gpu_uuid or not (one.gpu_uuid and other.gpu_uuid)
+            return "same GPU" if is_same else "same host"
         links = dict(item.partition("=")[::2] for item in one.gpu_links.split())
         return links.get(f"GPU{other.gpu}", "") or "same host"
     try:
@@ -364,8 +348,8 @@ def _usable(host: Host, cpus: str) -> str:
 
 
 def _nearest(host: Host, name: str, used: Counter[str]) -> str:
-    """Return the ``UCX_NET_DEVICES`` name of the nearest RDMA device; "" without any."""
-    nics = [nic for nic in host.nics if nic.rdma]
+    """Return the ``UCX_NET_DEVICES`` name of the nearest active RDMA device; "" without any."""
+    nics = [nic for nic in host.nics if nic.rdma and nic.is_active]
     if not nics:
         return ""
     chosen = min(nics, key=lambda nic: (rank(host.link(name, nic.name) or UNKNOWN), used[nic.name]))

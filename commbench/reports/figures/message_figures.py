@@ -192,8 +192,8 @@ def _scale_sizes(ax: Axes, sizes: pd.Series[int]) -> None:
 
 def _scale_latency(ax: Axes, points: pd.DataFrame) -> None:
     sure = points[points.confidence > 0]
-    low = -style.largest(-points.median_s, -sure.ci_low_s)
-    high = style.largest(points.median_s, sure.ci_high_s)
+    low = -style.largest(-points.median_s, -sure.ci_low_s, -points.low_mode_s)
+    high = style.largest(points.median_s, sure.ci_high_s, points.high_mode_s)
     # A log axis needs two labelled decades to be readable.
     if 10 ** math.floor(math.log10(high)) / 10 ** math.ceil(math.log10(low)) < 10:
         low, high = 10 ** math.floor(math.log10(low)), 10 ** math.ceil(math.log10(high))
@@ -209,7 +209,8 @@ def _scale_bandwidth(ax: Axes, points: pd.DataFrame) -> str:
         style.logarithmic(ax, 12)
     else:
         sure = points[points.confidence > 0]
-        style.from_zero(ax, "y", style.largest(peaks, sure.payload_bytes / sure.ci_low_s))
+        modes = points.payload_bytes / points.low_mode_s
+        style.from_zero(ax, "y", style.largest(peaks, sure.payload_bytes / sure.ci_low_s, modes))
     ax.yaxis.set_major_formatter(EngFormatter(unit="B/s"))
     return "log" if wide else "linear"
 

@@ -205,7 +205,6 @@ def failed(run: Run, case_id: str) -> str:
     """Return for example ``"2 of 6 launches failed"``, or an empty string if none did."""
     ends = run.ends[run.ends.case_id == case_id]
     ended = {*ends.launch, *run.failures.launch[run.failures.case_id == case_id]}
-    # A launch that succeeded after the run was resumed does not count as failed.
     bad = len(ended - {*ends.launch[ends.ok.astype(bool)]})
     return f"{bad} of {plural(len(ended), 'launch')} failed" if bad else ""
 

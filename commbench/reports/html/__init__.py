@@ -52,13 +52,16 @@ def render(run: Run) -> str:
     good = (figure for part in sections for figure in part.figures if not figure.problem)
     first = next(good, None)
     below = {table.title for part in sections for table in part.tables}
+    opening = [
+        part
+        for part in opening_beside(first, run, warns=False)
+        if isinstance(part, str) or part.title not in below
+    ]
+    if not opening:
+        first = None
     return _template().render(
         heading=heading(run),
-        opening=[
-            part
-            for part in opening_beside(first, run, warns=False)
-            if isinstance(part, str) or part.title not in below
-        ],
+        opening=opening,
         first=first,
         narrow=drawn_narrow(run, first.name) if first and _is_small(first) else None,
         warnings=run.warnings,

@@ -55,7 +55,8 @@ def far(cluster: RunningCluster, monkeypatch: pytest.MonkeyPatch) -> RunningClus
     scheduler = cluster.client.run_on_scheduler(os.getpid)
     pids = tuple(known for known in cluster.pids if known not in (pid, scheduler))
     monkeypatch.setattr(cluster, "pids", pids)
-    monkeypatch.setattr(cluster, "remote_members", frozenset([address, SCHEDULER]))
+    for name in ("remote_members", "remote_processes"):
+        monkeypatch.setattr(cluster, name, frozenset([address, SCHEDULER]))
     monkeypatch.setattr(environment, "kernel_id", lambda: "another kernel")
     return cluster
 

@@ -113,7 +113,7 @@ def test_hosts_with_one_name_have_readings_of_their_own(monkeypatch):
         return described if function is conditions._describe_process else {members[0]: None}
 
     monkeypatch.setattr(conditions, "ask", ask)
-    readings = conditions._read_remote(SimpleNamespace(client=None, remote_members=()))
+    readings = conditions._read_remote(SimpleNamespace(client=None, remote_processes=()))
     seen = {kernel: (r.host, r.n_cores, r.launch_cpu_s) for kernel, r in readings.items()}
     assert seen == {"one": ("ubuntu", 1, 1.0), "two": ("ubuntu", 2, 2.0)}
 
@@ -162,7 +162,8 @@ def test_the_clock_offset_of_another_host(far):
 
 def test_members_are_located_by_host_and_process_id(cluster, monkeypatch):
     pids = set(cluster.pids)
-    changed = {"pids": (), "remote_members": frozenset(["?"]), "shares_processes": True}
+    changed = {"pids": (), "shares_processes": True}
+    changed |= dict.fromkeys(("remote_members", "remote_processes"), frozenset(["?"]))
     for name, value in changed.items():
         monkeypatch.setattr(cluster, name, value)
     members.locate(cluster)
@@ -178,6 +179,9 @@ def test_members_are_located_by_host_and_process_id(cluster, monkeypatch):
     assert cluster.pids == (os.getpid(),)
     assert cluster.remote_members == {SCHEDULER, *cluster.names}
     assert cluster.shares_processes
+    # All are one process, whose CPU time counts once.
+    assert len(cluster.remote_processes) == 1
+    assert cluster.n_processes == 2
 
 
 def test_core_times_are_read_by_the_worker_or_scheduler_elsewhere(far):

@@ -14,7 +14,7 @@ import builders
 import dask
 import numpy as np
 import pytest
-from distributed import Worker, get_worker
+from distributed import Worker, get_worker, worker_client
 from distributed.threadpoolexecutor import ThreadPoolExecutor
 from launching import select
 
@@ -36,6 +36,11 @@ def spin(seconds):
     began = time.thread_time()
     while time.thread_time() - began < seconds:
         pass
+
+
+def spin_in_a_task(seconds):
+    with worker_client() as client:
+        client.submit(spin, seconds, pure=False, workers=[get_worker().address]).result()
 
 
 def sleep(seconds):
@@ -127,6 +132,13 @@ def test_a_task_that_spins_computes(profile):
     assert (profiles.loc["1"].compute_s < 0.05).all()
     unused = profiles.loc["1"].idle_s + profiles.loc["1"].queue_s
     assert (unused > profiles.loc["1"].wall_s - SLACK).all()
+
+
+def test_a_task_within_a_task_computes(profile):
+    """The thread on which it runs has ended when the counters are read."""
+    _, profiles = profile(spin_in_a_task)
+    for row in profiles.loc["0"].itertuples():
+        assert row.compute_s > SECONDS - 0.1
 
 
 def test_a_task_that_sleeps_is_blocked(profile):

@@ -261,6 +261,22 @@ def test_modes_of_launches_are_shown_and_no_median_between_them(bimodal):
     assert any(f" or {words} · " in text for text in texts(plot_sizes(bimodal)))
 
 
+@pytest.mark.parametrize("n_slow", [2, 10])
+def test_modes_beside_the_interval_of_the_median_are_within_the_axes(n_slow):
+    case, records = pingpong("tcp", layers=("comm",), sizes=[1], launches=12)
+    records = [
+        dataclasses.replace(r, seconds=r.seconds * 50)
+        if getattr(r, "layer", "") == "comm" and r.launch < n_slow else r
+        for r in records
+    ]  # fmt: skip
+    *_, latency, bandwidth = plot_sizes(in_memory([case], records)).axes
+    for axes in (latency, bandwidth):
+        low, high = axes.get_ylim()
+        modes = [line.get_ydata()[0] for line in axes.lines if line.get_fillstyle() == "none"]
+        assert len(modes) == 2
+        assert all(low <= mode <= high for mode in modes)
+
+
 def test_the_bar_of_two_modes_has_a_pale_end(bimodal):
     (summary,) = stats.summaries(bimodal).query("layer == 'comm'").itertuples()
     (axes,) = plot_layers(bimodal).axes

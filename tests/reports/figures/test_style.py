@@ -65,9 +65,6 @@ def test_failed_launches_are_counted():
     lost = failure(case, launch=2)
     run = in_memory([case], [end(case), end(case, launch=1, ok=False), lost])
     assert style.failed(run, case.id) == "2 of 3 launches failed"
-    # A resumed run repeated the launch.
-    run = in_memory([case], [end(case, ok=False), end(case)])
-    assert style.failed(run, case.id) == ""
 
 
 def test_names_with_numbers_are_sorted_by_number():

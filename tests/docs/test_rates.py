@@ -1,0 +1,88 @@
+"""Pages of outcomes: no rate leaves out trials that were wrong, or counts what can't be wrong."""
+
+import dataclasses
+import importlib.util
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from repositories import Repository
+
+TESTS = Path(__file__).parents[1]
+COMMON = {"seconds": 1.0, "at": "2026-11-28", "machine": "two cores", "commit": "now"}
+
+
+@pytest.fixture
+def pages(monkeypatch):
+    """Return a function that imports the module of ``make faults`` or ``make truth``."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def load(name):
+        spec = importlib.util.spec_from_file_location(name, TESTS / name / "__main__.py")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+
+    return load
+
+
+def test_a_trial_that_raised_is_rated_among_all_trials(pages):
+    truth = pages("truth")
+    rows = [
+        COMMON
+        | {"trial": "cpu-time", "seed": seed}
+        | dataclasses.asdict(
+            truth._failed("cpu-time", seed)
+            if seed == 3
+            else truth.Outcome(question="CPU time", right=True, error=0.01)
+        )
+        for seed in range(10)
+    ]
+    text = truth.page(rows)
+    assert re.search(
+        r"cpu-time runs to its end \| 9 of 10 \(.*\) \| 95% \| open \|  \|  \|\n", text
+    )
+    # Nothing can be named falsely, so no rate says that it was not.
+    assert "| CPU time | 9 of 9 (66% to 100%) | 95% | open |  | +1.0%" in text
+
+
+def test_misses_of_earlier_versions_of_a_rule_are_published(pages, monkeypatch):
+    faults = pages("faults")
+    monkeypatch.setattr(faults, "_is_present", lambda _, commit: commit == "now")
+    outcome = faults.Outcome(
+        rule="gil", right=True, amount=1.0, job="frame", for_validation=True, found=["gil"],
+        false=[],
+    )  # fmt: skip
+    trials = [
+        (outcome, "now"), (dataclasses.replace(outcome, right=False, found=[]), "before"),
+        (faults._failed("gil", 40), "now"), (faults._failed("gil", 0), "now"),
+    ]  # fmt: skip
+    rows = [
+        COMMON | {"trial": "gil", "seed": seed} | dataclasses.asdict(each) | {"commit": commit}
+        for seed, (each, commit) in enumerate(trials)
+    ]
+    rows.append(
+        COMMON
+        | {"trial": "healthy", "seed": 0}
+        | dataclasses.asdict(dataclasses.replace(outcome, rule="", found=[]))
+    )
+    assert "**1 of 3 injected faults were detected** in trials" in faults.summary(rows)
+    assert "(1 of 2 by the present rules)" in faults.summary(rows)
+    assert "1 of 2 (1% to 99%) of the rules as they are now, 1 of 3 " in faults.tables(rows)
+
+
+@pytest.mark.parametrize("changed", ["gil", "rule", "case_records", "__init__"])
+def test_a_rule_has_changed_where_what_all_rules_share_has(changed, pages, monkeypatch, tmp_path):
+    faults, repository = pages("faults"), Repository(tmp_path)
+    folder = repository.path / "commbench" / "analysis" / "findings"
+    folder.mkdir(parents=True)
+    for name in ("gil", "skew", "rule", "case_records", "__init__"):
+        (folder / f"{name}.py").write_text("LIMIT = 0.05\n")
+    repository.commit()
+    monkeypatch.setattr(faults, "ROOT", repository.path)
+    assert faults._is_present("gil", "HEAD")
+    (folder / f"{changed}.py").write_text("LIMIT = 0.03\n")
+    faults._is_present.cache_clear()
+    assert not faults._is_present("gil", "HEAD")
+    assert faults._is_present("skew", "HEAD") == (changed == "gil")
