@@ -182,13 +182,15 @@ def prove(ctx: click.Context, /, run: Path, backend: str, trials: int, **given: 
 @contextmanager
 def _stdout_as_stderr() -> Iterator[None]:
     """Send what a script, its workers and other children print to the standard error."""
-    sys.stdout.flush()
+    printed = sys.stdout
+    printed.flush()
     stdout = os.dup(1)
     os.dup2(2, 1)
     try:
         with redirect_stdout(sys.stderr):
             yield
     finally:
+        printed.flush()
         os.dup2(stdout, 1)
         os.close(stdout)
 

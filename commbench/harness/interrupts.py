@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 STATUS = 130
 """The exit status of a command that was interrupted."""
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_SAVE_SECONDS = 10.0
 
 
 @contextlib.contextmanager
@@ -41,37 +44,42 @@ def interruptible() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def terminated_as_interrupted() -> Iterator[None]:
+def terminated_as_interrupted() -> Iterator[Callable[[], None]]:
     """Raise KeyboardInterrupt at SIGTERM and SIGHUP where these would end the process at once.
 
-    Further ones are ignored. A child that is forked meanwhile ends at once, as without this.
+    Further ones are ignored for ten seconds, and all after a call of the function that this yields.
+    Children that are forked meanwhile end at once, as without this.
     """
-    pid, is_main = os.getpid(), threading.current_thread() is threading.main_thread()
-    is_ending = False
+    is_main, begins_at_s = threading.current_thread() is threading.main_thread(), 0.0
 
-    def interrupt(number: int, _: Any) -> None:
-        nonlocal is_ending
-        if os.getpid() != pid:
-            signal.signal(number, signal.SIG_DFL)
-            os.kill(os.getpid(), number)
-        elif not is_ending:
-            is_ending = True
+    def interrupt(*_: Any) -> None:
+        nonlocal begins_at_s
+        if time.monotonic() >= begins_at_s:
+            begins_at_s = time.monotonic() + _SAVE_SECONDS
             raise KeyboardInterrupt
+
+    def ignore_all() -> None:
+        nonlocal begins_at_s
+        begins_at_s = math.inf
+
+    def restore() -> None:
+        for number in numbers:
+            # The block may have set its own.
+            if signal.getsignal(number) is interrupt:
+                signal.signal(number, signal.SIG_DFL)
 
     numbers = [
         number
         for number in (signal.SIGTERM, signal.SIGHUP)
         if is_main and signal.getsignal(number) is signal.SIG_DFL
     ]
+    os.register_at_fork(after_in_child=restore)
     for number in numbers:
         signal.signal(number, interrupt)
     try:
-        yield
+        yield ignore_all
     finally:
-        for number in numbers:
-            # The block may have set its own.
-            if signal.getsignal(number) is interrupt:
-                signal.signal(number, signal.SIG_DFL)
+        restore()
 
 
 def ignore() -> None:

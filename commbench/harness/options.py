@@ -456,10 +456,9 @@ def available(suite: Suite, *, skip: bool | None) -> Suite:
             backends = ", ".join(dict.fromkeys(case.backend for case in kept))
             share = f"{len(kept)} of {len(suite.cases)} cases"
             advice = f"To go on with {share}, over {backends}: --skip-unavailable"
-        if len(missing) == 1:
-            (parts,) = missing
-            raise UnavailableError(*parts, counts[0] + (advice and f". {advice}"))
-        raise UsageError("\n".join(filter(None, [*reasons, advice])))
+        rest = [f"{'. ' if len(missing) == 1 else chr(10)}{advice}"] if advice else []
+        more = "".join([counts[0], *(f"\n{reason}" for reason in reasons[1:]), *rest])
+        raise UnavailableError(*next(iter(missing)), more)
     for reason in reasons:
         click.echo(f"skipped: {reason}", err=True)
     if not kept:

@@ -44,6 +44,8 @@ _LISTS = {
 }
 """The options that are lists, and their older names."""
 _SCHEDULER_OPTIONS = ("host", "interface", "port")
+_REFUSED = {"contact_address", "protocol", "security"}
+"""Options of the scheduler without which workers may not reach it."""
 
 
 class JobLauncher(Launcher):
@@ -82,11 +84,9 @@ class JobLauncher(Launcher):
                     f"the launcher {self.name} has no option {key!r}; known: {', '.join(known)} "
                     "(those of dask-jobqueue)"
                 )
-        strange = self.scheduler_options().keys() - {*_SCHEDULER_OPTIONS}
-        # There is no dashboard.
-        if unknown := sorted(strange - {"dashboard", "dashboard_address"}):
+        if refused := sorted(self.scheduler_options().keys() & _REFUSED):
             raise UsageError(
-                f"jobqueue.{self.name}.scheduler-options.{unknown[0]} can't be set; remove it from "
+                f"jobqueue.{self.name}.scheduler-options.{refused[0]} can't be set; remove it from "
                 f"Dask's configuration; known: {', '.join(_SCHEDULER_OPTIONS)}"
             )
         self.script(spec, backend.protocol, Path(), {})

@@ -5,11 +5,13 @@ This is separate from ``environment`` because ``commbench list`` needs no more t
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import re
 import shlex
 import shutil
+import subprocess
 import sys
 from contextlib import suppress
 from importlib import metadata
@@ -58,16 +60,21 @@ def find_mpiexec() -> str | None:
 def ucx_tools() -> Path | None:
     """Return the folder of ``ucx_info`` in the wheel libucx, or None if ucxx loads another UCX."""
     # As libucx reads it, which then loads the system's, if there is one.
-    if os.environ.get("RAPIDS_LIBUCX_PREFER_SYSTEM_LIBRARY", "false").lower() != "false":
-        from ctypes.util import find_library
-
-        if find_library("ucp"):
-            return None
+    preferred = os.environ.get("RAPIDS_LIBUCX_PREFER_SYSTEM_LIBRARY", "false").lower()
+    if preferred != "false" and _has_system_ucx():
+        return None
     with suppress(ImportError, ValueError):
         if (spec := importlib.util.find_spec("libucx")) and spec.origin:
             tools = Path(spec.origin).parent / "bin"
             return tools if os.access(tools / "ucx_info", os.X_OK) else None
     return None
+
+
+@functools.cache
+def _has_system_ucx() -> bool:
+    # In another process: a library that has been loaded stays.
+    command = [sys.executable, "-c", "import ctypes; ctypes.CDLL('libucp.so')"]
+    return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0
 
 
 def find_ucx(program: str) -> str | None:

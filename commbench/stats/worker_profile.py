@@ -194,8 +194,9 @@ def _task_accounts(
     spans = _spans(processes[n.notna()], run).reindex(processes.index)
     # Dask's task stream lacks attempts that are retried or cancelled; its metric has their wall
     # time, of which `other_cpu_s` has the CPU time.
-    retried_s = metrics["failed_s"].fillna(0.0) - spans["erred_s"] - (cpu_s - compute_s)
-    in_tasks_s = spans["in_tasks_s"] + retried_s.clip(lower=0.0)
+    failed_s = metrics["failed_s"].fillna(0.0)
+    in_tasks_s = spans["in_tasks_s"] + (failed_s - spans["erred_s"]).clip(lower=0.0)
+    in_tasks_s -= np.minimum(failed_s, (cpu_s - compute_s).clip(lower=0.0))
     parts = _allocate(
         n * processes["wall_s"],
         {

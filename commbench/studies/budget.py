@@ -60,7 +60,8 @@ def extend(
     # Launches that complete a block have its iterations.
     chosen = None
     if data.last_block()[0] > N_PILOT_LAUNCHES and not rule.fixed_iterations:
-        last = ends.loc[ends["block"] == ends["block"].max(), ["case_id", "launch"]]
+        is_last = ends["ok"].astype(bool) & (ends["block"] == ends["block"].max())
+        last = ends.loc[is_last, ["case_id", "launch"]]
         is_timed = (data.samples["layer"] == "workload") & ~data.samples["warmup"]
         counts = data.samples[is_timed].merge(last).groupby(["case_id", "launch"]).size()
         chosen = int(counts.max()) if len(counts) else stats.next_block(data).iterations

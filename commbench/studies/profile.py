@@ -170,7 +170,7 @@ def profile_script(
     with (
         watch.among(Client, Cluster),
         dask.config.set(default),
-        interrupts.terminated_as_interrupted(),
+        interrupts.terminated_as_interrupted() as ignore_signals,
     ):
         try:
             # As Python's, __file__ is valid in other directories.
@@ -181,6 +181,7 @@ def profile_script(
             while trace and trace.tb_frame.f_globals.get("__name__") != "__main__":
                 trace = trace.tb_next
             error = raised.with_traceback(trace)
+        ignore_signals()
         # The end of a script is no error of its code.
         watch.end(None if isinstance(error, SystemExit) else error)
     if os.getpid() != watch.pid:

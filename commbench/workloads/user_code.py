@@ -330,14 +330,15 @@ def _is_run_at_import(statement: ast.stmt) -> bool:
 
 
 def _imported(tree: ast.Module) -> dict[str, str]:
-    """Return what each imported name stands for, such as ``distributed.Client``."""
+    """Return what each name stands for, such as ``distributed.Client`` or ``__main__.Client``."""
     imported = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):
             module = f"{node.module or ''}." if isinstance(node, ast.ImportFrom) else ""
             for alias in node.names:
-                name = alias.asname or alias.name.partition(".")[0]
-                imported[name + module * (name == "*")] = module + alias.name
+                imported[alias.asname or alias.name.partition(".")[0]] = module + alias.name
+        elif isinstance(node, ast.ClassDef | ast.FunctionDef):
+            imported[node.name] = f"__main__.{node.name}"
     return imported
 
 
@@ -348,9 +349,7 @@ def _clusters(statements: list[ast.stmt], imported: Mapping[str, str]) -> Iterat
                 first, *rest = ast.unparse(node.func).split(".")
                 name = ".".join([imported.get(first, first), *rest])
                 # Other libraries and the script itself may have a `Client`, too.
-                stars = (origin for key, origin in imported.items() if key.startswith("*"))
-                origins = [*stars] if name == first else [name]
-                is_dask = any(each.startswith(("dask", "distributed")) for each in origins)
+                is_dask = name.startswith(("dask", "distributed")) or name == first
                 if is_dask and name.rpartition(".")[2] in _CLUSTERS:
                     yield node
 

@@ -344,7 +344,7 @@ def test_an_anonymous_profile_leaves_no_name_in_its_directory(run_script, tmp_pa
 def test_a_script_is_diagnosed_at_once(run_script):
     """Four threads that hold the GIL use one core, and what that costs is said."""
     code = """
-        import time
+        import sys, time
         from distributed import Client
 
         def hold(k):
@@ -357,6 +357,7 @@ def test_a_script_is_diagnosed_at_once(run_script):
             with Client(**quiet) as client:
                 print(client.gather(client.map(hold, range(12))))
                 client.submit(print, "in a worker").result()
+            sys.__stdout__.write("buffered")
             raise SystemExit(5)
     """
     options = ("--format", "json", "--fail-on", "any")

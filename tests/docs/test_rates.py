@@ -67,7 +67,7 @@ def test_misses_of_earlier_versions_of_a_rule_are_published(pages, monkeypatch):
         | {"trial": "healthy", "seed": 0}
         | dataclasses.asdict(dataclasses.replace(outcome, rule="", found=[]))
     )
-    assert "**1 of 3 injected faults were detected** in trials" in faults.summary(rows)
+    assert "**1 of 3 injected faults were detected** in validation" in faults.summary(rows)
     assert "(1 of 2 by the present rules)" in faults.summary(rows)
     assert "1 of 2 (1% to 99%) of the rules as they are now, 1 of 3 " in faults.tables(rows)
 

@@ -121,9 +121,9 @@ def summary(rows: list[dict[str, Any]]) -> str:
         for rights in (ever["right"], unseen["right"], ~healthy["right"], cures["right"])
     )
     return (
-        f"- **{n_ever} injected faults were detected** in trials not used for tuning "
-        f"({n_unseen} by the present rules);\n  {n_healthy} runs whose tasks only "
-        f"sleep had a finding; `prove` cured {n_cures} faults."
+        f"- **{n_ever} injected faults were detected** in validation ({n_unseen} by the present "
+        f"rules);\n  {n_healthy} runs whose tasks only sleep had a finding; `prove` cured "
+        f"{n_cures} faults."
     )
 
 

@@ -291,7 +291,7 @@ def test_the_options_of_the_scheduler_are_those_of_the_configuration(tmp_path, m
 
     monkeypatch.setattr(local.LocalCluster, "_start_dask", start)
     launcher = registry.load("launcher", "slurm")()
-    given = {"port": 8790, "host": "10.0.0.1", "dashboard_address": ":1"}
+    given = {"port": 8790, "host": "10.0.0.1", "idle_timeout": "1h"}
     with (
         dask.config.set({"jobqueue.slurm.scheduler-options": given}),
         pytest.raises(StartedError) as started,

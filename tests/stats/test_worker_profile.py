@@ -146,6 +146,16 @@ def test_attempts_that_failed_and_were_retried_are_no_idle_time(recorded):
     assert parts == pytest.approx((1.0, 2.0, 4.0, 3.0))
 
 
+def test_a_task_that_spins_and_fails_is_not_blocked(recorded):
+    records = [
+        sample(CASE, 10.0), thread_time(CASE, n_threads=1, cpu_seconds=5.0, wait_seconds=0.0),
+        activity(CASE, "execute", "failed", 5.0), task(CASE, 1, 6, nbytes=0),
+    ]  # fmt: skip
+    row = profile_of(recorded([CASE], records))
+    parts = (row.compute_s, row.other_cpu_s, row.blocked_s, row.idle_s)
+    assert parts == pytest.approx((0.0, 5.0, 0.0, 5.0))
+
+
 def test_parts_of_the_event_loop(recorded):
     run = recorded(
         [CASE],

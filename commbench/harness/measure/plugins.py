@@ -42,7 +42,7 @@ from commbench.harness import p2p, transfers, wire
 from commbench.harness.measure import records
 from commbench.harness.measure.conditions import scheduler_offset
 from commbench.launchers.base import RunningCluster
-from commbench.machine.cores import WaitClock, thread_seconds
+from commbench.machine.cores import WaitClock, cpu_seconds, thread_seconds
 from commbench.model import Activity, Launch, LongTurn, ProcessUse, Record, ThreadTime
 
 IDLE_SECONDS = 0.1
@@ -498,13 +498,17 @@ class Profiler:
             # Process ids are only unique within a host.
             if name in remote:
                 by_thread = {int(tid): tuple(spent) for tid, spent in row["times"].items()}
-                readings[name] = _Reading(row, row["clock"], by_thread)
+                readings[name] = _Reading(row, row["clock"], by_thread, row["cpu"])
             else:
-                readings[name] = _Reading(row, *times.get(row["pid"], (row["clock"], {})))
+                unknown: tuple[float, _Times, float] = (row["clock"], {}, row["cpu"])
+                readings[name] = _Reading(row, *times.get(row["pid"], unknown))
         return readings
 
-    def _times(self) -> dict[int, tuple[float, _Times]]:
-        return {pid: (time.perf_counter(), thread_seconds(pid)) for pid in self._cluster.pids}
+    def _times(self) -> dict[int, tuple[float, _Times, float]]:
+        return {
+            pid: (time.perf_counter(), thread_seconds(pid), cpu_seconds([pid]))
+            for pid in self._cluster.pids
+        }
 
     def _ask(self, function: Any, *args: Any) -> dict[str, Any]:
         client, names = self._cluster.client, self._cluster.names
@@ -534,11 +538,12 @@ class _Use(NamedTuple):
 
 
 class _Reading(NamedTuple):
-    """The counters of one process, and the times of its threads at `clock`."""
+    """The counters of one process, and at `clock` the times of its threads and of all it had."""
 
     counters: dict[str, Any]
     clock: float
     times: _Times
+    cpu_seconds: float
 
 
 def _long_turns(before: _Reading, after: _Reading) -> list[tuple[float, float]]:
@@ -571,7 +576,7 @@ def _spent(before: _Reading, after: _Reading) -> tuple[float, dict[str, _Use]]:
     if after.times and (n_task_threads := after.counters["n_task_threads"]):
         # Threads of tasks that `worker_client` has replaced end, and are no longer listed.
         listed_s = sum(use.cpu_seconds for use in roles.values())
-        ended_s = after.counters["cpu"] - before.counters["cpu"] - listed_s
+        ended_s = after.cpu_seconds - before.cpu_seconds - listed_s
         tasks = roles["tasks"]
         unlisted_s = _computed_s(after) - _computed_s(before) - tasks.cpu_seconds
         cpu_s = tasks.cpu_seconds + max(0.0, min(ended_s, unlisted_s))

@@ -338,6 +338,27 @@ def test_page_faults_of_a_task_are_those_of_its_worker(profile):
     assert page_faults(use_memory) > page_faults(sleep) + 2 * 65_536 * 50e-9
 
 
+def test_cpu_time_of_ended_threads_is_that_which_no_thread_has_and_tasks_lack():
+    def reading(clock, thread_s, process_s, tasks_s):
+        counters = {
+            "clock": clock, "n_turns": 0, "long_seconds": 0.0, "n_task_threads": 1,
+            "roles": {"7": "tasks"}, "totals": [["execute", "thread-cpu", tasks_s]],
+        }  # fmt: skip
+        return plugins._Reading(counters, clock, {7: (thread_s, 0.0)}, process_s)
+
+    before = reading(0.0, 1.0, 2.0, 0.0)
+    for process_s, tasks_s, expected in (
+        # A thread that has ended, of which tasks used 3 s.
+        (7.0, 4.0, 4.0),
+        # Tasks that began before the window: their CPU time was used before, too.
+        (3.0, 9.0, 1.0),
+        # A thread of a library has ended.
+        (7.0, 1.0, 1.0),
+    ):
+        _, roles = plugins._spent(before, reading(5.0, 2.0, process_s, tasks_s))
+        assert roles["tasks"].cpu_seconds == pytest.approx(expected)
+
+
 def test_the_turns_of_a_loop_without_a_selector_are_unknown():
     counter = plugins.TurnCounter(object())
     counter.close()
