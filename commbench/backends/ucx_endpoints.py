@@ -24,6 +24,7 @@ from commbench.machine import installed
 
 _COLUMNS = 8
 """The number of columns in the results of ``ucx_perftest``."""
+_SERVER_LOG = "ucx_perftest-server.log"
 _CONNECT_SECONDS = 20.0
 _SLOWEST_MESSAGE_S = 1.0
 
@@ -141,7 +142,9 @@ class Perftest(Tool):
                     return tool_times(output), (_transport(client.pid), _transport(server.pid))
                 # The server may not listen yet.
                 if server.poll() is not None or time.monotonic() > deadline:
-                    raise LaunchError(f"{self.name} failed at {size} B: {output.strip()[-500:]}")
+                    log = (scratch / _SERVER_LOG).read_text(encoding="utf-8", errors="replace")
+                    said = "; its server: ".join(text.strip()[-500:] for text in (output, log))
+                    raise LaunchError(f"{self.name} failed at {size} B: {said}")
                 time.sleep(0.02)
 
 
@@ -151,7 +154,7 @@ def _server(
 ) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
     with socket.create_server(("127.0.0.1", 0)) as chosen:
         port = chosen.getsockname()[1]
-    with (scratch / "ucx_perftest-server.log").open("ab") as log:
+    with (scratch / _SERVER_LOG).open("ab") as log:
         server = subprocess.Popen(
             [_program(), "-p", str(port), *options], stdout=log, stderr=log, env=_environ(environ)
         )

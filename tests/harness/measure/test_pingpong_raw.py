@@ -95,7 +95,7 @@ def test_a_tool_that_ends_before_it_listens_fails_the_launch_at_once(monkeypatch
     monkeypatch.setattr(ucx_endpoints, "_environ", dict)
     workload = PingPong(PingPong.Params(sizes=(1,)), Context(n_workers=2, device="cpu", seed=0))
     launch = make_launch(case("ucx"))
-    with pytest.raises(LaunchError, match="ucx_perftest failed at 1 B: no such device"):
+    with pytest.raises(LaunchError, match="at 1 B: no such device; its server: no such"):
         measure_with_tool(ucx_endpoints.Perftest(), launch, workload, tmp_path, [].append)
 
 
