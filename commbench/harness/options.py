@@ -444,21 +444,18 @@ def available(suite: Suite, *, skip: bool | None) -> Suite:
             continue
         what = problem.what or f"backend {case.backend}"
         missing[what, problem.reason, problem.remedy] += 1
-    counts = [f" ({n} cases)" * (n > 1) for n in missing.values()]
     reasons = [
-        str(UnavailableError(*parts, count)) for parts, count in zip(missing, counts, strict=True)
+        str(UnavailableError(*parts, f" ({n} cases)" * (n > 1))) for parts, n in missing.items()
     ]
     if missing and not skip:
-        advice = ""
         if not kept:
-            advice = "Nothing else is left to measure"
+            reasons.append("Nothing else is left to measure")
         elif skip is not None:
             backends = ", ".join(dict.fromkeys(case.backend for case in kept))
             share = f"{len(kept)} of {len(suite.cases)} cases"
-            advice = f"To go on with {share}, over {backends}: --skip-unavailable"
-        rest = [f"{'. ' if len(missing) == 1 else chr(10)}{advice}"] if advice else []
-        more = "".join([counts[0], *(f"\n{reason}" for reason in reasons[1:]), *rest])
-        raise UnavailableError(*next(iter(missing)), more)
+            reasons.append(f"To go on with {share}, over {backends}: --skip-unavailable")
+        text, first = (". " if len(missing) == 1 else "\n").join(reasons), next(iter(missing))
+        raise UnavailableError(*first, text.removeprefix(str(UnavailableError(*first))))
     for reason in reasons:
         click.echo(f"skipped: {reason}", err=True)
     if not kept:

@@ -35,7 +35,7 @@ def link_classes(table: pd.DataFrame, run: Run) -> pd.Series[Any]:
         if it was not recorded or differs between launches.
     """
     workers, kinds = _workers(run)
-    # Each pair of kinds is classified once, as on one host; each GPU has an id of its own.
+    # Each pair of kinds is classified once, as on one host; `_classes_between` compares GPUs' ids.
     kind_links = [
         [link_class(one, replace(other, host_id=one.host_id, gpu_uuid="")) for other in kinds]
         for one in kinds

@@ -88,10 +88,12 @@ class AnonymousRecorder:
         if not text or text in _KEPT_TEXTS.get(noun, ()) or (noun == "worker" and text.isdigit()):
             return text
         known = self._labels[noun]
-        # Rules look for these in the keys, and in the names of fused tasks.
-        kept = next((f"-{name}" for name in _KEPT_TEXTS["task"] if name in text), "")
-        is_task = noun in ("key", "task")
-        return known.setdefault(text, f"{noun}-{len(known) + 1}{kept * is_task}")
+        if text not in known:
+            # Rules look for these in the keys, and in the names of fused tasks.
+            parts = _KEPT_TEXTS["task"] if noun in ("key", "task") else ()
+            kept = next((f"-{name}" for name in parts if name in text), "")
+            known[text] = f"{noun}-{len(known) + 1}{kept}"
+        return known[text]
 
 
 def anonymous(manifest: Manifest) -> Manifest:
