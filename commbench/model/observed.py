@@ -340,7 +340,8 @@ class Activity(_IterationRecord, table="activities"):
     ``context`` is ``execute``, ``gather-dep``, ``get-data`` or ``p2p``, summed over tasks and
     spans; ``label`` is that of Dask (``thread-cpu``, ``serialize``, ``network`` …).
     ``gil``, ``contention`` is only recorded if gilknocker is installed. ``memory``, ``page-faults``
-    is commbench's: the number of minor page faults × the time of one.
+    is commbench's: the number of minor page faults × the time of one
+    on pages that are given back.
     """
 
     worker: str

@@ -338,6 +338,12 @@ def test_polling_loops_are_found_with_the_share_of_the_cores():
     assert finding.effect.low <= finding.effect.share <= finding.effect.high
     assert finding.trials == ({"backend": "ucx:shm+thread-future"},)
     assert "few-cores" not in by_rule
+    # Threads of libraries take cores, too.
+    native = launches(
+        *(thread_time(case_of("ucx"), each, "native", cpu_seconds=9.0) for each in "01")
+    )
+    evidence = found(case_of("ucx"), [*records, *native])["polling"].evidence
+    assert "poll, which is 33% of" in evidence
     sleeping = [*iterations(CASE, tasks=waits, loop={"cpu_seconds": 4.0}, activities=computing)]
     by_rule = found(CASE, sleeping)
     assert "polling" not in by_rule
@@ -710,13 +716,27 @@ def test_spilling_takes_what_the_disk_takes():
     disk = [("execute", "disk-read", 2.0), ("memory-monitor", "disk-write", 1.0)]
     records = [*iterations(case, activities=disk), *launches(spill(case, 5 * 10**8))]
     finding = found(case, records)["spilling"]
-    assert (finding.effect.low, finding.effect.high) == pytest.approx((0.3, 0.6))
-    assert finding.trials == ({"memory_limit": "2000000000B"},)
+    assert (finding.effect.low, finding.effect.high) == pytest.approx((0.3, 0.3))
+    assert finding.trials == ({"memory_limit": "2000MB"},)
     assert "LocalCluster(" in finding.remedy
     for memory in ({"total_bytes": 3e9}, {"total_bytes": 9e9, "cgroup_limit_bytes": 3e9}):
         assert found(case, records, CORES | {"memory": memory})["spilling"].trials == ()
     roomy = {"total_bytes": 9e9, "cgroup_limit_bytes": "unlimited"}
     assert found(case, records, CORES | {"memory": roomy})["spilling"].trials
+    # Awaited data may be on a disk at the other end, whose writes the worker's may overlap.
+    awaited = [*records, *fetches(case, 2.0, 10**8), *fetches(case, 2.0, 10**8, dst="1", src="0")]
+    effect = found(case, awaited)["spilling"].effect
+    assert (effect.low, effect.high) == pytest.approx((0.3 + 0.2 - 0.3 * 0.2, 0.3 + 0.2))
+    # What is written fits, or as much of it as the host has memory for.
+    much = [
+        *iterations(case, activities=disk),
+        *launches(spill(case, 12 * 10**8, worker="0"), spill(case, 12 * 10**8, worker="1")),
+    ]
+    for total_bytes, limit in ((9e9, "3000MB"), (6e9, "2400MB"), (4e9, "")):
+        trials = found(case, much, CORES | {"memory": {"total_bytes": total_bytes}})[
+            "spilling"
+        ].trials
+        assert trials == (({"memory_limit": limit},) if limit else ())
     # The memory of other hosts is unknown.
     elsewhere = found(case, records, CORES | {"host": {"name": "here"}})["spilling"]
     assert elsewhere.trials == ()
@@ -730,6 +750,10 @@ def test_spilling_takes_what_the_disk_takes():
     # A pause is no spilling.
     paused = [*iterations(case, activities=disk), *launches(spill(case, 0, paused_seconds=1.0))]
     assert "spilling" not in found(case, paused)
+    for text in ("4gb", "4000000000", "4 GB"):
+        spelled = case_of(memory_limit=text)
+        records = [*iterations(spelled, activities=disk), *launches(spill(spelled, 5 * 10**8))]
+        assert found(spelled, records)["spilling"].trials == ({"memory_limit": "8000MB"},)
 
 
 def test_a_disk_that_shuffles_write_to_blocks_the_loops():
@@ -875,6 +899,15 @@ def test_long_turns_of_a_loop_block_it():
     finding = found(CASE, by_turns)["blocked-loop"]
     assert "is blocked 25% of the time" in finding.statement
     assert finding.effect.high == pytest.approx(0.5)
+    # Also of one that is blocked the most, in a third of the launches.
+    seldom = [
+        each for launch in range(6)
+        for each in changed(
+            [r for r in iterations(CASE) if r.launch == launch], "loop", str(int(launch % 3 == 0)),
+            long_turn_seconds=3.0 if launch % 3 else 9.0,
+        )
+    ]  # fmt: skip
+    assert "1 is blocked 30% of the time" in found(CASE, seldom)["blocked-loop"].statement
     # Dask writes to disk in the loop of a worker.
     disk = [("p2p", "background-disk disk-write", 2.0)]
     writes = [*iterations(CASE, activities=disk)]

@@ -72,17 +72,46 @@ def test_misses_of_earlier_versions_of_a_rule_are_published(pages, monkeypatch):
     assert "1 of 2 (1% to 99%) of the rules as they are now, 1 of 3 " in faults.tables(rows)
 
 
-@pytest.mark.parametrize("changed", ["gil", "rule", "case_records", "__init__"])
-def test_a_rule_has_changed_where_what_all_rules_share_has(changed, pages, monkeypatch, tmp_path):
+RECORDS = """
+class CaseRecords:
+    def waits(self): return self.queue
+    @property
+    def queue(self): return 1
+    def links(self): return 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("changed", "old", "new", "rules"),
+    [
+        ("gil", "0.05", "0.03", {"gil"}),
+        ("rule", "0.05", "0.03", {"gil", "skew"}),
+        ("__init__", "0.05", "0.03", {"gil", "skew"}),
+        ("case_records", "class", "LIMIT = 2\nclass", {"gil", "skew"}),
+        ("case_records", "queue(self): return 1", "queue(self): return 2", {"gil"}),
+        ("case_records", "links(self): return 1", "links(self): return 2", {"skew"}),
+        ("case_records", "def links", "# Comment.\n    def links", set()),
+    ],
+)
+def test_a_rule_has_changed_where_what_it_reaches_has(
+    changed, old, new, rules, pages, monkeypatch, tmp_path
+):
     faults, repository = pages("faults"), Repository(tmp_path)
     folder = repository.path / "commbench" / "analysis" / "findings"
     folder.mkdir(parents=True)
-    for name in ("gil", "skew", "rule", "case_records", "__init__"):
-        (folder / f"{name}.py").write_text("LIMIT = 0.05\n")
+    texts = {
+        "gil": "LIMIT = 0.05\ncase.waits()", "skew": "LIMIT = 0.05\ncase.links()",
+        "rule": "LIMIT = 0.05", "__init__": "LIMIT = 0.05", "case_records": RECORDS,
+    }  # fmt: skip
+    for name, text in texts.items():
+        (folder / f"{name}.py").write_text(text)
     repository.commit()
     monkeypatch.setattr(faults, "ROOT", repository.path)
-    assert faults._is_present("gil", "HEAD")
-    (folder / f"{changed}.py").write_text("LIMIT = 0.03\n")
-    faults._is_present.cache_clear()
-    assert not faults._is_present("gil", "HEAD")
-    assert faults._is_present("skew", "HEAD") == (changed == "gil")
+    assert all(faults._is_present(rule, "HEAD") for rule in ("gil", "skew"))
+    # A commit with changes is none.
+    assert not faults._is_present("gil", "HEAD+")
+    assert old in texts[changed]
+    (folder / f"{changed}.py").write_text(texts[changed].replace(old, new))
+    for cached in (faults._is_present, faults._code, faults._source):
+        cached.cache_clear()
+    assert {rule for rule in ("gil", "skew") if not faults._is_present(rule, "HEAD")} == rules

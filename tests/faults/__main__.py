@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import subprocess
 import sys
@@ -147,12 +148,47 @@ def _valid(proofs: pd.DataFrame) -> pd.DataFrame:
 
 @functools.cache
 def _is_present(rule: str, commit: str) -> bool:
-    """Return whether a rule, and what all rules share, is as it was at a commit."""
-    modules = "__init__", "case_records", "rule", registry.loadable("rule")[rule].find.__module__
-    files = [f"commbench/analysis/findings/{name.rpartition('.')[2]}.py" for name in modules]
-    command = ["git", "-C", str(ROOT), "diff", "--quiet", commit, "--", *files]
+    """Return whether the code of a rule is as it was at a commit."""
+    module = registry.loadable("rule")[rule].find.__module__.rpartition(".")[2]
+    return _code(module, commit) == _code(module)
+
+
+@functools.cache
+def _code(module: str, commit: str = "") -> str:
+    """Return a rule's code, with what all rules share, at a commit or as it is.
+
+    Comments are left out, and so are methods of `CaseRecords` that the rule does not reach.
+    """
+    names = module, "rule", "__init__", "case_records"
+    rule, *shared, records = trees = [ast.parse(_source(name, commit)) for name in names]
+    methods = {
+        each.name: each
+        for part in records.body if isinstance(part, ast.ClassDef)
+        for each in part.body if isinstance(each, ast.FunctionDef)
+    }  # fmt: skip
+    reached, new = {"__init__"}, set().union(*map(_attributes, (rule, *shared)))
+    while new:
+        reached |= new
+        new = set().union(*(_attributes(methods[name]) for name in new & methods.keys())) - reached
+    for part in records.body:
+        if isinstance(part, ast.ClassDef):
+            part.body = [each for each in part.body if getattr(each, "name", "__init__") in reached]
+    return "".join(map(ast.dump, trees))
+
+
+def _attributes(tree: ast.AST) -> set[str]:
+    return {each.attr for each in ast.walk(tree) if isinstance(each, ast.Attribute)}
+
+
+@functools.cache
+def _source(name: str, commit: str) -> str:
+    """Return the text of a module of rules; "" at a commit without it."""
+    file = f"commbench/analysis/findings/{name}.py"
+    if not commit:
+        return (ROOT / file).read_text(encoding="utf-8")
     # A commit with changes, as 0123abc+, is none.
-    return subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0
+    command = ["git", "-C", str(ROOT), "show", f"{commit}:{file}"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
 @functools.cache

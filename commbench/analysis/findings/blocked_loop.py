@@ -30,8 +30,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     worst: pd.Series[float] = shares.groupby(keys).max().dropna()
     if worst.empty:
         return
-    who = shares.groupby(loops["worker"]).mean().idxmax()
-    its = shares[loops["worker"] == who].median()
+    of_each = shares.groupby(loops["worker"]).mean()
+    who, its = of_each.idxmax(), of_each.max()
     whose = "the scheduler" if who == "scheduler" else f"worker {who}"
     mean = shares.groupby(keys).mean()
     # Tasks that run go on.

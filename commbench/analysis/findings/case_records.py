@@ -316,8 +316,9 @@ class CaseRecords:
     def polled(self) -> pd.Series[float]:
         """The share of the processes' time on cores in which their event loops poll."""
         rows, n_threads = self.profiles, self.case.cluster.threads_per_worker
-        on_loop = rows[["serialize_s", "deserialize_s", "messages_s", "poll_s"]].sum(axis=1)
-        spent = on_loop + rows[["compute_s", "other_cpu_s"]].sum(axis=1) * n_threads
+        on_loop = ["serialize_s", "deserialize_s", "messages_s", "poll_s"]
+        spent = rows[[*on_loop, "other_threads_s"]].sum(axis=1)
+        spent += rows[["compute_s", "other_cpu_s"]].sum(axis=1) * n_threads
         keys = [rows[name] for name in _WINDOW]
         polled_s = rows["poll_s"].groupby(keys).sum(min_count=1)
         result: pd.Series[float] = polled_s / spent.groupby(keys).sum()

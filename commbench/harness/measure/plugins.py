@@ -274,7 +274,8 @@ class QueueCounter:
 class PageFaultCounter:
     """Sums the seconds of this process's minor page faults: their number × the time of one.
 
-    That is measured now, as the time to write to fresh pages, the shortest of three.
+    That is measured now, as the time to write to fresh pages and to give them back, the shortest of
+    three.
     """
 
     def __init__(self) -> None:
@@ -286,7 +287,7 @@ class PageFaultCounter:
                     memory.madvise(mmap.MADV_NOHUGEPAGE)
                 began = time.perf_counter()
                 memory[:: mmap.PAGESIZE] = bytes(_N_PAGES)
-                seconds.append(time.perf_counter() - began)
+            seconds.append(time.perf_counter() - began)
         self._seconds_each = min(seconds) / _N_PAGES
 
     @property
