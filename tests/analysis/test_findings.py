@@ -732,6 +732,8 @@ def test_spilling_takes_what_the_disk_takes():
         *iterations(case, activities=disk),
         *launches(spill(case, 12 * 10**8, worker="0"), spill(case, 12 * 10**8, worker="1")),
     ]
+    uneven = [*iterations(case, activities=disk), *launches(spill(case, 24 * 10**8))]
+    assert found(case, uneven)["spilling"].trials == ({"memory_limit": "5000MB"},)
     for total_bytes, limit in ((9e9, "3000MB"), (6e9, "2400MB"), (4e9, "")):
         trials = found(case, much, CORES | {"memory": {"total_bytes": total_bytes}})[
             "spilling"

@@ -74,10 +74,13 @@ def test_misses_of_earlier_versions_of_a_rule_are_published(pages, monkeypatch):
 
 RECORDS = """
 class CaseRecords:
+    def __init__(self): self.limit()
+    def limit(self): return 1
     def waits(self): return self.queue
     @property
     def queue(self): return 1
     def links(self): return 1
+    def polled(self): return 1
 """
 
 
@@ -88,6 +91,9 @@ class CaseRecords:
         ("rule", "0.05", "0.03", {"gil", "skew"}),
         ("__init__", "0.05", "0.03", {"gil", "skew"}),
         ("case_records", "class", "LIMIT = 2\nclass", {"gil", "skew"}),
+        ("case_records", "limit(self): return 1", "limit(self): return 2", {"gil", "skew"}),
+        ("polling", "0.05", "0.03", {"gil"}),
+        ("case_records", "polled(self): return 1", "polled(self): return 2", {"gil"}),
         ("case_records", "queue(self): return 1", "queue(self): return 2", {"gil"}),
         ("case_records", "links(self): return 1", "links(self): return 2", {"skew"}),
         ("case_records", "def links", "# Comment.\n    def links", set()),
@@ -100,7 +106,8 @@ def test_a_rule_has_changed_where_what_it_reaches_has(
     folder = repository.path / "commbench" / "analysis" / "findings"
     folder.mkdir(parents=True)
     texts = {
-        "gil": "LIMIT = 0.05\ncase.waits()", "skew": "LIMIT = 0.05\ncase.links()",
+        "gil": "from commbench.analysis.findings import polling\ncase.waits()\nLIMIT = 0.05",
+        "polling": "LIMIT = 0.05\ncase.polled()", "skew": "LIMIT = 0.05\ncase.links()",
         "rule": "LIMIT = 0.05", "__init__": "LIMIT = 0.05", "case_records": RECORDS,
     }  # fmt: skip
     for name, text in texts.items():

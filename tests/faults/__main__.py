@@ -121,10 +121,10 @@ def summary(rows: list[dict[str, Any]]) -> str:
         f"{rights.sum()} of {len(rights)}"
         for rights in (ever["right"], unseen["right"], ~healthy["right"], cures["right"])
     )
+    false = f"{n_healthy} runs whose tasks only sleep had a finding; " * bool(len(healthy))
     return (
         f"- **{n_ever} injected faults were detected** in validation ({n_unseen} by the present "
-        f"rules);\n  {n_healthy} runs whose tasks only sleep had a finding; `prove` cured "
-        f"{n_cures} faults."
+        f"rules);\n  {false}`prove` cured {n_cures} faults."
     )
 
 
@@ -155,25 +155,35 @@ def _is_present(rule: str, commit: str) -> bool:
 
 @functools.cache
 def _code(module: str, commit: str = "") -> str:
-    """Return a rule's code, with what all rules share, at a commit or as it is.
+    """Return a rule's code, with that of rules it asks and what all share, at a commit or as it is.
 
-    Comments are left out, and so are methods of `CaseRecords` that the rule does not reach.
+    Comments are left out, and so are the methods of `CaseRecords` that these don't reach.
     """
-    names = module, "rule", "__init__", "case_records"
-    rule, *shared, records = trees = [ast.parse(_source(name, commit)) for name in names]
-    methods = {
-        each.name: each
-        for part in records.body if isinstance(part, ast.ClassDef)
-        for each in part.body if isinstance(each, ast.FunctionDef)
-    }  # fmt: skip
-    reached, new = {"__init__"}, set().union(*map(_attributes, (rule, *shared)))
+    trees, asked = dict[str, ast.Module](), {module, "rule", "__init__"}
+    while asked:
+        trees |= {name: ast.parse(_source(name, commit)) for name in sorted(asked)}
+        asked = set().union(*map(_asked, trees.values())) - trees.keys()
+    records = ast.parse(_source("case_records", commit))
+    classes = [part for part in records.body if isinstance(part, ast.ClassDef)]
+    members = [each for part in classes for each in part.body]
+    methods = {each.name: each for each in members if isinstance(each, ast.FunctionDef)}
+    others = [
+        part for part in (*records.body, *members) if part not in {*classes, *methods.values()}
+    ]
+    reached, new = set[str](), {"__init__"}.union(*map(_attributes, (*trees.values(), *others)))
     while new:
         reached |= new
         new = set().union(*(_attributes(methods[name]) for name in new & methods.keys())) - reached
-    for part in records.body:
-        if isinstance(part, ast.ClassDef):
-            part.body = [each for each in part.body if getattr(each, "name", "__init__") in reached]
-    return "".join(map(ast.dump, trees))
+    for part in classes:
+        part.body = [each for each in part.body if getattr(each, "name", "__init__") in reached]
+    return "".join(map(ast.dump, (*trees.values(), records)))
+
+
+def _asked(tree: ast.AST) -> set[str]:
+    """Return what a module imports from the package of rules: others, and what all share."""
+    package = "commbench.analysis.findings"
+    imports = (each for each in ast.walk(tree) if isinstance(each, ast.ImportFrom))
+    return {alias.name for each in imports if each.module == package for alias in each.names}
 
 
 def _attributes(tree: ast.AST) -> set[str]:
@@ -182,10 +192,11 @@ def _attributes(tree: ast.AST) -> set[str]:
 
 @functools.cache
 def _source(name: str, commit: str) -> str:
-    """Return the text of a module of rules; "" at a commit without it."""
+    """Return the text of a module of rules; "" where there is none."""
     file = f"commbench/analysis/findings/{name}.py"
     if not commit:
-        return (ROOT / file).read_text(encoding="utf-8")
+        path = ROOT / file
+        return path.read_text(encoding="utf-8") if path.exists() else ""
     # A commit with changes, as 0123abc+, is none.
     command = ["git", "-C", str(ROOT), "show", f"{commit}:{file}"]
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout

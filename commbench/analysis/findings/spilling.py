@@ -34,7 +34,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     limit, trials = memory_limit(case.case.cluster, 0.0), list[dict[str, str]]()
     written = int(spills["nbytes"].sum() / len(case.wall_s))
     if isinstance(limit, int):
-        enough = limit + max(limit, written / case.n_workers / _TARGET)
+        most_written = spills.groupby("worker")["nbytes"].sum().max() / len(case.wall_s)
+        enough = limit + max(limit, most_written / _TARGET)
         memory = case.run.manifest.environment.get("memory") or {}
         limits = [memory.get(name) for name in ("total_bytes", "cgroup_limit_bytes")]
         least = min((each for each in limits if isinstance(each, (int, float))), default=math.inf)
