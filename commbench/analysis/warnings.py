@@ -378,7 +378,10 @@ def undisturbed(
             f"{run.case_names[case_id]} {', '.join(map(str, sorted(launches)))}"
             for case_id, launches in each[is_out].groupby("case_id", sort=False)["launch"]
         ]
-        results.append((run.replace(ends=each[~is_out]), names))
+        is_in = ~pd.MultiIndex.from_frame(run.core_use[["case_id", "launch"]]).isin(
+            pd.MultiIndex.from_frame(each.loc[is_out, ["case_id", "launch"]])
+        )
+        results.append((run.replace(ends=each[~is_out], core_use=run.core_use[is_in]), names))
     return results
 
 

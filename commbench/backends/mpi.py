@@ -26,7 +26,7 @@ class MpiBackend(Backend):
     head = "mpi"
     protocol = "mpi"
     is_fast = True
-    variables = ("MPI4PY_", "MPICH_", "MPIR_", "OMPI_", "UCX_")
+    variables = ("FI_", "MPI4PY_", "MPICH_", "MPIR_", "MV2_", "OMPI_", "UCX_")
     without_options = ", and choose between elastic and world mode with --launcher local or mpirun"
     key_variable = "DASK_DISTRIBUTED__COMM__MPI__KEY"
 

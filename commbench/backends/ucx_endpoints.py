@@ -7,9 +7,12 @@ handling as in Dask's endpoints. Without error handling UCX would choose another
 from __future__ import annotations
 
 import asyncio
+import functools
+import json
 import os
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -172,8 +175,29 @@ def _program() -> str:
 
 
 def _environ(environ: Mapping[str, str]) -> dict[str, str]:
-    tools = installed.ucx_tools()
-    return {**os.environ, **environ, **(installed.ucx_libraries(tools) if tools else {})}
+    tools, variables = installed.ucx_tools(), {**os.environ, **environ}
+    libraries = installed.ucx_libraries(tools) if tools else {}
+    return variables | _set_by_ucxx(frozenset(variables.items())) | libraries
+
+
+@functools.cache
+def _set_by_ucxx(environ: frozenset[tuple[str, str]]) -> dict[str, str]:
+    """Return UCX's variables that ucxx sets, such as the size from which messages rendezvous.
+
+    Importing ucxx sets them, which this process doesn't.
+    """
+    code = (
+        "import json, os; before = set(os.environ); import ucxx; "
+        "print(json.dumps({n: os.environ[n] for n in set(os.environ) - before if n[:4] == 'UCX_'}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], env={**dict(environ), "PYTHONSAFEPATH": "1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise LaunchError(f"ucxx can't be imported: {done.stderr.strip()[-500:]}")
+    variables: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
+    return variables
 
 
 def _transport(pid: int) -> Transport:

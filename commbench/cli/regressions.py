@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shlex
 from collections.abc import Collection, Mapping, Sequence
@@ -13,7 +14,7 @@ import click
 
 from commbench import load
 from commbench.cli.main import ARGUMENTS
-from commbench.cli.results import PATH
+from commbench.cli.results import PATH, undisturbed
 from commbench.errors import ResultsError, UsageError
 from commbench.harness.options import COUNT, POSITIVE, RUN, SHARE, runs_in
 from commbench.model.units import format_duration
@@ -109,7 +110,7 @@ def _has_failed(run: Run, case_ids: Collection[str]) -> bool:
 
 
 def _sessions(folder: Path, old: Run, new: Run, control: str) -> list[Run]:
-    """Return the runs in `folder` that can be compared with `old`, but not `new`."""
+    """Return the runs in `folder` that can be compared with `old`, of other days than `new`."""
     from commbench import stats
     from commbench.analysis import comparability, warnings
     from commbench.reports.sections import plural
@@ -120,6 +121,8 @@ def _sessions(folder: Path, old: Run, new: Run, control: str) -> list[Run]:
             runs.append(load(path))
         except ResultsError as error:
             click.echo(f"Not in the history: {error}", err=True)
+    same, day = old.path.resolve(), new.manifest.started_at[:10]
+    runs = [r for r in runs if r.path.resolve() == same or r.manifest.started_at[:10] != day]
     matches = [(run, comparability.match(old.manifest, run.manifest)) for run in runs]
     alike = [run for run, match in matches if match.same and not match.differences]
     n_days = len({run.manifest.started_at[:10] for run in alike})
@@ -148,6 +151,15 @@ def _compare_runs(
     if not comparisons:
         why = "; ".join(match.alone) or "no launch of a case ended well in both"
         raise UsageError(f"{old.manifest.id} and {new.manifest.id} have nothing to compare: {why}")
+    if history:
+        without = [c for c in comparisons if math.isnan(c.sessions_ratio)]
+        if len(without) == len(comparisons):
+            raise UsageError(
+                f"no case has {stats.MIN_SESSIONS} days in the history"
+                + f" with launches of {control} in the same blocks" * bool(control)
+            )
+        for name in dict.fromkeys(old.case_names[c.baseline_id] for c in without):
+            click.echo(f"not limited by the history, which lacks days of it: {name}", err=True)
     return ComparedRuns(
         baseline=old, candidate=new, match=match, comparisons=comparisons, control=control,
         interleaved=interleaved, **options,
@@ -315,7 +327,7 @@ def check(
         raise UsageError("give either --reference FILE or --write-reference FILE")
     if junit and write_reference:
         raise UsageError("--junit has what --reference finds; leave it out of --write-reference")
-    data = load(run)
+    data = undisturbed(load(run))
     if write_reference is not None:
         if os.path.exists(write_reference):
             raise UsageError(f"{write_reference} exists; name another file, or remove it")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -14,6 +15,9 @@ from commbench.harness import options
 from commbench.harness.options import BYTES, RUN
 from commbench.model import registry
 from commbench.store import files
+
+if TYPE_CHECKING:
+    from commbench.analysis.run import Run
 
 PATH = click.Path(path_type=Path)
 FORM = click.option(
@@ -76,6 +80,16 @@ def open_(run: Path) -> None:
     webbrowser.open(page.absolute().as_uri())
 
 
+def undisturbed(run: Run) -> Run:
+    """Return a run without the launches that others disturbed, and print which these are."""
+    from commbench.analysis import warnings
+
+    ((kept, names),) = warnings.undisturbed(run)
+    if names:
+        click.echo(f"left out, as others used the cores: launches of {'; '.join(names)}", err=True)
+    return kept
+
+
 @click.command()
 @click.argument("run", type=RUN)
 @click.option("--output", type=PATH, required=True, metavar="DIR",
@@ -94,7 +108,7 @@ def export(
     from commbench.stats.selection import good_launches
     from commbench.studies import asv
 
-    data = load(run)
+    data = undisturbed(load(run))
     written = asv.write(
         data,
         output,

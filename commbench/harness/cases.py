@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import random
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Set
 from dataclasses import asdict, fields, is_dataclass
@@ -52,6 +53,9 @@ def cases_for(
         raise UnknownNameError("device", cluster.device, ("auto", "cpu", "gpu"))
     if cluster.task_placement not in ("pinned", "dask"):
         raise UnknownNameError("task placement", cluster.task_placement, ("pinned", "dask"))
+    for name, value in cluster.env.items():
+        if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) or "\0" in value:
+            raise UsageError(f"env: {name!r} = {value!r} is no variable of an environment")
     for key, value in cluster.dask_config.items():
         if not isinstance(value, str | int | float | list | None):
             raise UsageError(

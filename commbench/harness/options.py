@@ -128,6 +128,7 @@ _BY_TYPE: Mapping[Any, Mapping[str, Any]] = {
 }
 _SWITCH: Mapping[str, Any] = {"is_flag": False, "flag_value": "true"}
 """The attributes of an option with a value that is true or false; its name alone is true."""
+_CLUSTER_OPTIONS = frozenset(how.option for how in ClusterSpec.settings().values())
 _BY_UNIT = {"bytes": BYTES, "seconds": SECONDS, "share": SHARE}
 _FORMATS = {"bytes": units.format_message_size, "seconds": "{:g}s".format}
 
@@ -151,7 +152,12 @@ class Command(click.Command):
         except click.NoSuchOption as error:
             if error.option_name == "--resume":
                 problem = "a run goes on with its options: commbench run --resume RUN"
-            elif error.option_name in {how.option for how in ClusterSpec.settings().values()}:
+            elif error.option_name in _CLUSTER_OPTIONS and "Suite" in self._groups:
+                problem = (
+                    f"a suite's file has {error.option_name}, in [cluster]; --vary SETTING=A|B "
+                    "compares values of a setting, such as workers=2|4"
+                )
+            elif error.option_name in _CLUSTER_OPTIONS:
                 problem = (
                     f"{self.name} runs between two processes, without a cluster: "
                     f"{error.option_name} is for the other workloads, such as links between hosts; "

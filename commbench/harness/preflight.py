@@ -6,12 +6,13 @@ The constants are those of a virtual machine with two cores, and right within a 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
+from pathlib import Path
 
 from commbench import workloads
 from commbench.backends import parse
 from commbench.harness.cases import make_workload
+from commbench.machine import cores, environment
 from commbench.model import Case, Suite, registry
 from commbench.model.units import format_duration
 from commbench.workloads.base import (
@@ -88,11 +89,11 @@ def _iteration_seconds(workload: Workload, n_workers: int) -> float:
     return 0.2 + n_pairs * _MESSAGE_SECONDS + workload.expected_seconds
 
 
-def _processes_and_cores_here(case: Case) -> tuple[int, int]:
+def _processes_and_cores_here(case: Case) -> tuple[int, float]:
     """Return the workers' processes, and this host's cores, or 0 if workers may be elsewhere."""
     launcher = registry.load("launcher", case.cluster.launcher)
-    n_cores = 0 if launcher.remote(case.cluster) else len(os.sched_getaffinity(0))
-    return launcher.n_processes(case.cluster), n_cores
+    n_cores = None if launcher.remote(case.cluster) else cores.usable(environment.cpu(Path("/")))
+    return launcher.n_processes(case.cluster), n_cores or 0
 
 
 def describe(suite: Suite, budget_s: float | None) -> Iterator[str]:
@@ -123,7 +124,7 @@ def describe(suite: Suite, budget_s: float | None) -> Iterator[str]:
             who = f"the {n_processes} processes of {spec.n_workers}" if are_shared else n_processes
             fewer = "processes" if are_shared else "--workers"
             said.add(
-                f"warning: {who} workers share {here} cores: they wait for cores more "
+                f"warning: {who} workers share {here:g} cores: they wait for cores more "
                 "than for data, and may not be there in time (--start-timeout "
                 f"{format_duration(spec.start_timeout_s)}); take fewer {fewer}, or hosts with "
                 "more cores"

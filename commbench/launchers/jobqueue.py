@@ -14,6 +14,7 @@ import contextlib
 import inspect
 import os
 import shlex
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -137,6 +138,8 @@ class JobLauncher(Launcher):
         if _VISIBLE not in spec.env:
             # The queue assigns GPUs to a job.
             variables.pop(_VISIBLE, None)
+        if not self._configured("python"):
+            options.setdefault("python", shlex.quote(sys.executable))
         exports = [f"export {key}={shlex.quote(value)}" for key, value in variables.items()]
         try:
             return resolve_name(self.job_class)(
@@ -156,6 +159,10 @@ class JobLauncher(Launcher):
                 ],
                 **options,
             )
+        except OSError as error:
+            raise UsageError(
+                f"the folder of the jobs' logs can't be made: {error}; choose another log_directory"
+            ) from error
         except (TypeError, ValueError) as error:
             reason = str(error).strip().splitlines()[0].rstrip(":.")
             raise UsageError(

@@ -16,6 +16,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -34,7 +35,7 @@ from commbench.launchers.base import (
     scheduler_preloads,
     worker_preloads,
 )
-from commbench.machine import gpu, process
+from commbench.machine import environment, gpu, process
 from commbench.model import ClusterSpec, Placement
 
 if TYPE_CHECKING:
@@ -280,7 +281,8 @@ def preload_options(modules: Sequence[str]) -> list[str]:
 
 def equal_share(n_workers: int) -> int:
     """Return the bytes of memory of each worker: an equal share of this machine's."""
-    # The memory that Dask sees: the cgroup's limit, if there is one.
     from distributed.system import MEMORY_LIMIT
 
-    return int(MEMORY_LIMIT // n_workers)
+    # Dask sees a limit of the container, but none of this process's own cgroup.
+    limit = environment.cgroup_limit(Path("/"), "memory", "memory.limit_in_bytes")
+    return int(min(MEMORY_LIMIT, math.inf if isinstance(limit, str | None) else limit) // n_workers)

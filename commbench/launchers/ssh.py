@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from commbench.backends.base import Backend
 
 _CONNECT = ("username", "port", "known_hosts", "client_keys", "config")
+_NONE = {("known_hosts", "None"): None}
+"""Texts that are no text for asyncssh: no host keys are compared."""
 _FURTHER = ("interface", "python")
 _CLOSE_SECONDS = 10.0
 _MAX_LOGINS = 8
@@ -121,7 +123,7 @@ class SshCluster(RunningCluster):
         from distributed.deploy import ssh
 
         connect = {
-            key: int(text) if key == "port" and text.isdecimal() else text
+            key: _NONE.get((key, text), int(text) if key == "port" and text.isdecimal() else text)
             for key, text in self._options.items()
             if key in _CONNECT
         }

@@ -43,10 +43,14 @@ __all__ = ["MPIBackend", "MPIConnector", "MPIListener"]
 logger = logging.getLogger(__name__)
 
 PREFIX = "mpi://"
+_NOBODY = -1
+"""The pid of no process."""
 
 
 def _key() -> bytes:
-    return str(dask.config.get("distributed.comm.mpi.key", default=None) or "").encode()
+    key = dask.config.get("distributed.comm.mpi.key", default=None)
+    # Dask reads a variable of 000 as the number 0.
+    return b"" if key is None else str(key).encode()
 
 
 def _check_timeout() -> None:
@@ -79,7 +83,8 @@ async def _establish(
         control,
         pair.communicator,
         pair.rank,
-        peer_pid=theirs.pid,
+        # Processes of other hosts and containers may have the same pid.
+        peer_pid=theirs.pid if theirs.host == mpi.host else _NOBODY,
         send_tag=theirs.tag,
         receive_tag=tag,
         mpi=mpi.mpi,

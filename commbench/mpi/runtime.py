@@ -99,6 +99,8 @@ class Runtime:
 
 
 _runtime: Runtime | None = None
+_has_initialized = False
+"""Whether this module has initialised MPI."""
 _lock = threading.Lock()
 
 
@@ -132,6 +134,7 @@ def runtime(address: str = "") -> Runtime:
 
 
 def _start(address: str) -> Runtime:
+    global _has_initialized
     if "mpi4py.MPI" not in sys.modules:
         check_before_loading_mpi()
     mpi = _import_mpi()
@@ -153,13 +156,14 @@ def _start(address: str) -> Runtime:
             if manager is not None or os.environ.get("PMI_SIZE") == "1":
                 devices = stack.enter_context(ucx_environment(address))
             mpi.Init_thread(mpi.THREAD_MULTIPLE)
+        _has_initialized = True
     else:
         before -= made_by({os.getpid()})
         if any(name in os.environ for name in _RANKED_BY_LAUNCHER):
             # Its children inherit the rank, and must not use it.
             os.environ.setdefault(_OWNER, str(os.getpid()))
     if mpi.Query_thread() < mpi.THREAD_MULTIPLE:
-        if not is_initialized:
+        if _has_initialized:
             reason, remedy = f"{library} was built without MPI_THREAD_MULTIPLE", "use another MPI"
         else:
             reason = "MPI was initialised in this process without MPI_THREAD_MULTIPLE"

@@ -24,6 +24,9 @@ def ucx_environment(address: str) -> Iterator[frozenset[str] | None]:
     given = os.environ.get("UCX_NET_DEVICES")
     devices = _devices(address) if given is None else frozenset(given.split(","))
     variables = {"UCX_NET_DEVICES": ",".join(sorted(devices))} if devices else {}
+    if any(Path("/sys/class/net", name, "bridge").exists() for name in devices or ()):
+        # By default, UCX leaves out bridges.
+        variables["UCX_TCP_BRIDGE_ENABLE"] = os.environ.get("UCX_TCP_BRIDGE_ENABLE", "y")
     transports = os.environ.get("UCX_TLS", "^")
     if transports.startswith("^"):
         variables["UCX_TLS"] = f"{transports},posix" if transports[1:] else "^posix"
@@ -50,10 +53,11 @@ def _devices(address: str) -> frozenset[str] | None:
         return None
     if ip.is_loopback:
         return frozenset({"lo"})
+    # An address may have a label, as eth0:1. Of a routed host it may be on lo, too.
     names = {
-        name
+        name.partition(":")[0]
         for name, addresses in psutil.net_if_addrs().items()
         if any(entry.address.partition("%")[0] == str(ip) for entry in addresses)
-    }
+    } - {"lo"}
     ports = Path("/sys/class/infiniband").glob("*/ports/*")
     return frozenset(names | {f"{p.parent.parent.name}:{p.name}" for p in ports}) if names else None

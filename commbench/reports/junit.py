@@ -52,11 +52,15 @@ def _case(run: Run, measured: Case) -> ElementTree.Element:
     ends, failures, summaries = (
         table[table["case_id"] == measured.id] for table in (run.ends, run.failures, run.costs)
     )
-    element = case(run.case_names[measured.id], measured.workload, ends["seconds"].sum())
+    took = ends
+    if run.is_user_code:
+        took = run.regions[run.regions["case_id"] == measured.id]
+    element = case(run.case_names[measured.id], measured.workload, took["seconds"].sum())
     n_failed = int((~ends["ok"].astype(bool)).sum())
     if n_failed or len(failures):
         first = next(iter(failures["message"]), "no reason was recorded")
-        message = f"{n_failed} of {len(ends)} launches failed: {first}".splitlines()[0]
+        failed = f"{n_failed} of {len(ends)} launches failed: " * (n_failed > 0)
+        message = f"{failed}{first}".splitlines()[0]
         lines = (
             f"launch {row.launch}, {row.stage}: {row.message}" for row in failures.itertuples()
         )

@@ -117,7 +117,7 @@ def _meaning(classes: Sequence[LinkModel]) -> str:
             f" {_name(model)}: a line fits badly, at {format_message_size(model.misfit_bytes)} "
             f"transfers take {model.misfit:.2f} times the predicted time."
             for model in fitted
-            if not 1 / _MAX_MISFIT < model.misfit < _MAX_MISFIT
+            if model.misfit < 1 / _MAX_MISFIT or model.misfit > _MAX_MISFIT
         )
     )
 

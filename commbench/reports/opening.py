@@ -157,7 +157,10 @@ def _verdicts(run: Run) -> Iterator[str]:
                 if (c.layer, c.payload_bytes) == (layer, size)
                 and {c.baseline_id, c.candidate_id} <= names.keys()
             }
-            if compared and all(
+            if not compared:
+                yield f"{what}: {_listed(names.values())} were not compared."
+                continue
+            if all(
                 c.n_launches < MIN_LAUNCHES and c.verdict != "unequal" for c in compared.values()
             ):
                 if scaled >= names.keys():
@@ -274,7 +277,8 @@ def _trust(run: Run) -> Iterator[str]:
     if UserCode.tool in set(run.samples["tool"]) and not run.is_user_code:
         yield "What your code returns is not verified, and not compared between cases."
     twins = {case.id: case for case in run.suite.cases if case.original}
-    names = " and ".join(f"{case.original} and {case.variant}" for case in twins.values())
+    pairs = dict.fromkeys(f"{case.original} and {case.variant}" for case in twins.values())
+    names = " and ".join(pairs)
     controls = [c for c in run.comparisons if {c.baseline_id, c.candidate_id} & twins.keys()]
     copies = [c for c in run.comparisons if c.layer == "memcpy" and c not in controls]
     for what, compared in (

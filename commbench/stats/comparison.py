@@ -170,7 +170,7 @@ def _without_contradicted(
 
 def _task(case: Case) -> tuple[str, str, str]:
     """Return what cases have in common that are compared."""
-    return case.workload, repr(sorted(case.params.items())), repr(case.common_cluster)
+    return case.workload, repr(sorted(case.params.items())), repr(case.common_cluster.measured())
 
 
 def controls(control: str, cases: Iterable[Case]) -> dict[str, Case]:

@@ -28,6 +28,7 @@ from commbench.model import AGAIN
 from commbench.stats.inference import launches_interval
 from commbench.stats.links import link_classes
 from commbench.stats.selection import counted, good_launches, in_suite_order
+from commbench.stats.stragglers import MIN_TRANSFERS
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
@@ -167,7 +168,7 @@ def _model(
         alpha_s=float(alpha_s),
         beta_Bps=float(1 / seconds_per_byte),
         error_median=float(np.median(errors)) if len(errors) else float("nan"),
-        error_p90=float(np.quantile(errors, 0.9)) if len(errors) else float("nan"),
+        error_p90=float(np.quantile(errors, 0.9)) if len(errors) >= 10 else float("nan"),
         **_misfit(nbytes, np.log(seconds / (alpha_s + nbytes * seconds_per_byte))),
     )
 
@@ -229,7 +230,10 @@ def _misfit(nbytes: np.ndarray[Any, Any], rest: np.ndarray[Any, Any]) -> dict[st
     """Return the misfit of transfers whose times are exp(`rest`) times those predicted."""
     # Serialized sizes differ by some bytes.
     table = pd.DataFrame({"nbytes": nbytes, "rest": rest, "octave": np.log2(nbytes).round()})
-    medians = table.groupby("octave").median()
+    octaves = table.groupby("octave")
+    medians = octaves.median()[octaves.size() >= MIN_TRANSFERS]
+    if medians.empty:
+        return {}
     worst = medians.loc[medians["rest"].abs().idxmax()]
     return {"misfit": float(np.exp(worst["rest"])), "misfit_bytes": int(worst["nbytes"])}
 

@@ -18,7 +18,7 @@ import pandas as pd
 from commbench.model import LAYERS, Manifest, published
 from commbench.model.published import Figure, Value
 from commbench.model.units import format_message_size
-from commbench.stats.inference import launches_interval
+from commbench.stats.inference import CONFIDENCE, launches_interval
 from commbench.stats.layers import pingpong_mode
 from commbench.stats.links import n_hosts
 from commbench.stats.selection import counted, good_launches, in_suite_order
@@ -264,7 +264,9 @@ def _measured(quantity: str, run: Run) -> Iterator[_Measured]:
             yield case_id, "workload", 0, tuple(seconds.quantile([0.25, 0.5, 0.75]))
     elif quantity in ("communication time", "transfer throughput"):
         for case_id, medians in _launch_values(quantity, run).groupby(level="case_id"):
-            low, high, _ = launches_interval(medians.tolist())
+            low, high, level = launches_interval(medians.tolist())
+            if level < CONFIDENCE:
+                low = high = math.nan
             yield case_id, "workload", 0, (low, float(medians.median()), high)
     else:
         raise KeyError(quantity)
@@ -279,6 +281,8 @@ def _summarized(quantity: str, run: Run) -> Iterator[_Measured]:
     keep &= summaries["median_s"] > 0
     for row in summaries[keep].itertuples():
         low, mid, high = row.ci_low_s, row.median_s, row.ci_high_s
+        if row.confidence < CONFIDENCE:
+            low = high = math.nan
         if quantity in ("throughput", "bandwidth"):
             low, mid, high = (
                 row.payload_bytes / seconds if seconds else math.inf for seconds in (high, mid, low)

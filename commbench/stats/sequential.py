@@ -88,13 +88,14 @@ def next_block(run: Run) -> Block:
 def limit_s(run: Run) -> float:
     """Return the seconds that all launches of a run with a budget may take.
 
-    That is the budget, or somewhat more if that makes the ``MIN_LAUNCHES`` of each case without
-    which there is no interval and no verdict.
+    That is the budget, or somewhat more if that makes the ``MIN_LAUNCHES`` of each case that is
+    not always failing, without which there is no interval and no verdict.
     """
     rule, ends = run.manifest.stopping, run.ends
     if rule is None:
         return math.inf
-    n_missing = MIN_LAUNCHES - int(ends.groupby("case_id").size().min())
+    n_good = ends["case_id"][ends["ok"].astype(bool)].value_counts()
+    n_missing = MIN_LAUNCHES - int(n_good.min()) if len(n_good) else 0
     needed_s = float(ends["seconds"].sum()) + n_missing * next_block(run).seconds
     longest_s = _MAX_SHARE_OF_BUDGET * rule.budget_s
     is_longer = n_missing > 0 and not rule.quick and rule.budget_s < needed_s <= longest_s

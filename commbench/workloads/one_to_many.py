@@ -63,6 +63,7 @@ class Broadcast(_OneToMany):
 
     name = "broadcast"
     summary = "every worker needs the array of one worker"
+    scales = False
     quick: ClassVar[Mapping[str, Any]] = {"size": 4 * _MIB}
 
     @dataclass(frozen=True, kw_only=True)

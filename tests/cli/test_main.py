@@ -26,6 +26,9 @@ from commbench.studies import ab
         ("run merge --resume nowhere", "commbench run --resume RUN"),
         ("report nowhere", "nowhere holds no run"),
         ("report nowhere --format yaml", "unknown report 'yaml'"),
+        ("run smoke --workers 4", "a suite's file has --workers, in [cluster]"),
+        ("run smoke --device cpu", "a suite's file has --device, in [cluster]"),
+        ("run pingpong --workers 4", "pingpong runs between two processes, without a cluster"),
         ("reprot", "unknown command 'reprot' (did you mean 'report'?)"),
     ],
 )

@@ -309,3 +309,23 @@ def test_a_limit_of_the_file_outranks_the_spread(path, tmp_path):
     table = {"value": "1.9", "lower": "", "upper": "0.01", "spread": "0.5", "launches": "6"}
     assert check(path, "--reference", references(tmp_path, table)).exit_code == 3
     assert check(path, "--reference", references(tmp_path, table | {"upper": ""})).exit_code == 0
+
+
+def test_launches_that_others_disturbed_are_left_out(path, tmp_path):
+    disturbed = [
+        record
+        for launch in (6, 7)
+        for record in (
+            builders.sample(CASES[0], 9.0, launch=launch), builders.end(CASES[0], launch=launch),
+            builders.core_use(CASES[0], launch=launch, others=0.5),
+        )
+    ]  # fmt: skip
+    records = [*disturbed, *builders.launches(CASES[0], [2.0] * 6)]
+    run = builders.written(tmp_path, CASES[:1], records, environment=NODE1).path
+    written = check(run, "--write-reference", tmp_path / "new.toml")
+    assert written.stderr == "left out, as others used the cores: launches of merge over tcp 6, 7\n"
+    (reference,) = tomllib.loads((tmp_path / "new.toml").read_text())["reference"]
+    assert (reference["value"], reference["launches"], reference["spread"]) == (2.0, 6, 0.0)
+    result = check(run, "--reference", references(tmp_path, {}))
+    assert (result.exit_code, "6, 7" in result.stderr) == (0, True)
+    assert check(path, "--reference", references(tmp_path, {})).stderr == ""

@@ -477,7 +477,7 @@ def test_warnings_of_the_report_are_not_repeated(old, tmp_path):
 
 
 def test_what_other_days_differ_by_is_no_verdict(old, tmp_path):
-    new = write(tmp_path, "new", 1.2)
+    new = write(tmp_path, "new", 1.2, day=9)
     for day, factor in enumerate((0.5, 0.9, 1.0), start=1):
         write(tmp_path, f"run-{day}", factor, day=day)
     # The last run of a day with a case counts.
@@ -502,14 +502,14 @@ def test_what_other_days_differ_by_is_no_verdict(old, tmp_path):
     assert json.loads(result.stdout) == content
     assert "Not in the history" in result.stderr
     assert "schema version 0" in result.stderr
-    alike = write(tmp_path, "alike", 1.01)
+    alike = write(tmp_path, "alike", 1.01, day=9)
     assert compared(old, alike)[1]["comparisons"][0]["verdict"] == "same"
     status, content = compared(old, alike, "--history", tmp_path, "--undecided", "fail")
     assert (status, content["comparisons"][0]["verdict"]) == (4, "inconclusive")
 
 
 def test_a_history_that_is_too_short_is_refused(old, tmp_path):
-    new = write(tmp_path, "new", 1.2)
+    new = write(tmp_path, "new", 1.2, day=9)
     for number, workload in enumerate(("merge", "svd", "svd", "svd")):
         others = (builders.case("tcp", workload, params={"rows": 2}),)
         write(tmp_path, f"other-{number}", cases=others)
@@ -578,5 +578,31 @@ def test_disturbed_launches_are_left_out_and_named(old, tmp_path):
     assert "left out of the second run" in result.stdout
     assert "failed" not in result.stdout
     assert "merge over tcp 6, 7" in result.stdout
+    # Nothing is to be done about launches that don't count.
+    assert "other processes used the cores" not in result.stdout
     (tcp, _) = compared(old, new)[1]["comparisons"]
     assert (tcp["n_launches"], tcp["ratio"]) == (6, pytest.approx(1))
+
+
+def test_a_history_that_limits_no_case_is_refused(old, tmp_path):
+    new = write(tmp_path, "new", 1.3, day=9)
+    for day in (1, 2, 3):
+        write(tmp_path, f"run-{day}", day=day, cases=CASES[1:])
+    error = usage_error(compare(old, new, "--control", "tcp", "--history", tmp_path))
+    assert "no case has 3 days in the history with launches of tcp in the same blocks" in error
+    result = compare(old, new, "--history", tmp_path)
+    assert "not limited by the history, which lacks days of it: merge over tcp" in result.stderr
+    assert "merge over ucx" not in result.stderr
+
+
+def test_another_run_of_the_same_day_is_no_other_day(old, tmp_path):
+    new = write(tmp_path, "new", 1.3, day=9)
+    for day in (1, 2, 3):
+        write(tmp_path, f"run-{day}", day=day)
+    write(tmp_path, "again", 1.3, day=9, hour=1)
+    status, content = compared(old, new, "--history", tmp_path)
+    assert (status, content["outcome"]) == (3, "slower")
+    # Nor is it if RUN_A is of that day.
+    before = write(tmp_path, "before", day=9)
+    status, content = compared(before, new, "--history", tmp_path)
+    assert (status, content["outcome"]) == (3, "slower")

@@ -13,6 +13,7 @@ import pyperf
 import pytest
 from processes import invoke, usage_error
 
+from commbench.model import USER_CODE, ClusterSpec, Region
 from commbench.reports import pyperf as pyperf_report
 
 MACHINE = {
@@ -142,6 +143,27 @@ def test_junit_has_failed_and_skipped_cases(tmp_path):
     assert error.get("message") == "1 of 2 launches failed: it <broke>"
     assert "in two lines" in (error.text or "")
     assert none.find("skipped") is not None
+
+
+def test_junit_has_the_seconds_of_regions_and_no_failure_of_their_one_launch(tmp_path):
+    cases = [
+        builders.case(workload=name, cluster=ClusterSpec(launcher=USER_CODE))
+        for name in ("load", "train")
+    ]
+    records = [builders.failure(cases[0], "12 tasks of the region train are not recorded")]
+    for n, (case, seconds) in enumerate(zip(cases, (1.0, 5.0), strict=True)):
+        region = Region(
+            case_id=case.id, launch=0, iteration=n, parent=-1, name=case.workload,
+            started_at_s=builders.EPOCH, seconds=seconds,
+        )  # fmt: skip
+        records += [region, builders.sample(case, seconds, iteration=n, tool="your code")]
+        records.append(builders.end(case))
+    path = builders.written(tmp_path, cases, records).path
+    first, second = ElementTree.fromstring(exported(path, "junit").read_text()).iter("testcase")
+    assert (first.get("time"), second.get("time")) == ("1", "5")
+    error = first.find("error")
+    assert error is not None
+    assert error.get("message") == "12 tasks of the region train are not recorded"
 
 
 def test_junit_has_the_size_of_one_pair_of_those_that_fetch_at_once(tmp_path):

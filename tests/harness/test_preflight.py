@@ -83,6 +83,15 @@ def test_workers_that_crowd_the_cores_of_this_host_are_named(launcher, n_more, w
         assert warning.startswith(f"warning: {text.format(n=n, n_processes=n_processes)}")
 
 
+def test_a_quota_of_cores_crowds_workers_too(monkeypatch):
+    cpu = {"usable_cores": 64, "cgroup_quota_cores": 1.5}
+    monkeypatch.setattr(preflight.environment, "cpu", lambda _: cpu)
+    (_, warning) = described(
+        replace(builders.case(n_workers=20), params={"rows": 10_000}, timeout_s=1e6)
+    )
+    assert warning.startswith("warning: 20 workers share 1.5 cores")
+
+
 def test_a_budget_is_exceeded_only_by_a_block_that_is_longer():
     assert described(case(), 90.0) == ["about 1.5 min of launches, or less"]
     least_s = preflight.launch_seconds(case())

@@ -83,6 +83,12 @@ BAD = {
         + 'cluster.dask_config = {"array.rechunk.method" = "p2p"}',
         "no effect on rechunk", "--method",
     ),
+    "a name that no variable has": (
+        'cluster.env = {"UCX_TLS=tcp" = ""}\n' + MERGE, "'UCX_TLS=tcp' = '' is no variable",
+    ),
+    "a value that no variable has": (
+        'cluster.env = {"UCX_TLS" = "a\\u0000"}\n' + MERGE, "is no variable of an environment",
+    ),
     "an unknown key of Dask": (
         'cluster.dask_config = {"distributed.comm.compresion" = "lz4"}\n' + MERGE,
         "case[0]", "did you mean 'distributed.comm.compression'?",

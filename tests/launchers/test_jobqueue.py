@@ -7,6 +7,7 @@ import asyncio
 import itertools
 import os
 import subprocess
+import sys
 from dataclasses import replace
 from unittest.mock import Mock
 
@@ -115,6 +116,15 @@ def test_a_script_exports_the_variables_of_backend_and_user(queue, tmp_path, mon
     assert environ["UCX_NET_DEVICES"] == "mlx5_0:1 and 'more' $HOME"
     assert environ["OMP_NUM_THREADS"] == "1"
     assert environ["SITE"] == "yes"
+
+
+@EACH_QUEUE
+def test_a_script_finds_an_interpreter_in_a_folder_with_blanks(queue, tmp_path, monkeypatch):
+    python = processes.program(tmp_path / "my project" / "python", "echo started")
+    monkeypatch.setattr(sys, "executable", str(python))
+    (script,) = dry_run(queue, "--launches", 1)
+    output = subprocess.run(["bash"], input=script, capture_output=True, text=True, check=True)
+    assert output.stdout == "started\n"
 
 
 @EACH_QUEUE
@@ -267,6 +277,7 @@ def test_a_launch_cancels_its_jobs_when_the_runner_is_gone(install, tmp_path, mo
         ({"job-extra": "--exclusive"}, "calls job-extra job_extra_directives now"),
         ({"processes": "2"}, "a job has one worker"),
         ({"memory": "much"}, "dask-jobqueue can't make a job for slurm"),
+        ({"log_directory": f"{__file__}/logs"}, "folder of the jobs' logs can't be made: .*Not a"),
     ],
 )
 def test_invalid_options_are_usage_errors_before_anything_starts(options, message):

@@ -12,6 +12,7 @@ import pytest
 
 from commbench.backends import parse
 from commbench.errors import UsageError
+from commbench.launchers import local
 from commbench.launchers.base import worker_preloads
 from commbench.launchers.local import LocalLauncher
 from commbench.machine import gpu, process
@@ -240,3 +241,10 @@ def test_workers_that_share_processes_have_no_gpu_and_no_cpus(given):
     spec = ClusterSpec(launcher_options={"processes": "1"}, **given)
     with pytest.raises(UsageError, match="have no GPU or CPUs for themselves"):
         LocalLauncher().validate(spec, parse("tcp"))
+
+
+@pytest.mark.parametrize(("limit", "share"), [(8e9, 2e9), ("unlimited", 25e9), (None, 25e9)])
+def test_workers_share_the_memory_of_this_process_own_cgroup(limit, share, monkeypatch):
+    monkeypatch.setattr("distributed.system.MEMORY_LIMIT", 100e9)
+    monkeypatch.setattr(local.environment, "cgroup_limit", lambda *_: limit)
+    assert local.equal_share(4) == share

@@ -10,6 +10,7 @@ from commbench.harness import runner
 from commbench.harness.cases import cases_for
 from commbench.launchers.members import forwarded_env, workers_of
 from commbench.model import ClusterSpec, Launch
+from commbench.mpi import device
 
 KEY = "DASK_DISTRIBUTED__COMM__MPI__KEY"
 
@@ -45,7 +46,11 @@ def test_variables_of_backend_and_case_are_forwarded_and_no_others(tmp_path, mon
     assert not forwarded.keys() & {"UCX_TLS", "PRIVATE", "COMMBENCH_SCRATCH"}
 
 
-@pytest.mark.parametrize(("name", "variable"), [("ucx", "UCX_TLS"), ("mpi", "MPIR_CVAR_X")])
+@pytest.mark.parametrize(
+    ("name", "variable"),
+    [("ucx", "UCX_TLS"), ("mpi", "MPIR_CVAR_X"), ("mpi", "FI_PROVIDER")]
+    + [("mpi", name) for name in device._SWITCHES],
+)
 def test_variables_of_the_library_of_a_backend_are_forwarded(name, variable, tmp_path, monkeypatch):
     monkeypatch.setenv(variable, "x")
     environ = runner.environment(launch_of(builders.case(name)), backends.parse(name), tmp_path)

@@ -143,6 +143,11 @@ def test_the_reason_why_a_host_did_not_start_is_in_the_error(option, message, sp
         SshLauncher().start(with_option(spec, **option), "tcp", tmp_path)
 
 
+def test_the_check_of_host_keys_can_be_switched_off(spec, tmp_path):
+    cluster = SshLauncher().start(with_option(spec, known_hosts="None"), "tcp", tmp_path)
+    cluster.close()
+
+
 def test_workers_that_do_not_come_in_time_are_counted(spec, tmp_path, monkeypatch, tag):
     python, started = tmp_path / "python", tmp_path / "started"
     processes.program(python, LATE_WORKER.format(python=sys.executable, started=started))

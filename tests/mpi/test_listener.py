@@ -3,9 +3,11 @@
 import asyncio
 import contextlib
 import multiprocessing
+import os
 import random
 import socket
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 from unittest import mock
 
@@ -29,6 +31,7 @@ from scenarios import or_slow, scenario
 
 from commbench.mpi import backend, handshake, pairs
 from commbench.mpi import connect as mpi_connect
+from commbench.mpi.channel import Channel
 from commbench.mpi.control import Control
 from commbench.mpi.handshake import Kind
 from commbench.mpi.runtime import runtime
@@ -301,7 +304,7 @@ async def test_ends_with_different_keys_or_versions_fail_at_once_and_say_why() -
     def newer(data: bytes) -> bytes:
         return data[:4] + bytes([handshake.VERSION + 1]) + data[5:]
 
-    for given, other in (("", "b"), ("a", ""), ("a", "b")):
+    for given, other in (("", "b"), ("a", ""), ("a", "b"), (0, "")):
         with dask.config.set({key: given}):
             listener = await listen("mpi://127.0.0.1:0", handler)
         with dask.config.set({key: other}), pytest.raises(FatalCommClosedError, match=key):
@@ -318,7 +321,7 @@ async def test_ends_with_different_keys_or_versions_fail_at_once_and_say_why() -
     with pytest.raises(FatalCommClosedError, match="version"):
         await connect(f"mpi://127.0.0.1:{port}", timeout=20)
     server.close()
-    assert warning.call_count == 9
+    assert warning.call_count == 12
 
 
 @scenario(30)
@@ -342,3 +345,29 @@ async def test_tcp_and_mpi_listen_only_on_the_interface_asked_for() -> None:
                 if connection.status == psutil.CONN_LISTEN
             }
             assert listening == {address}, (address, listening)
+
+
+@scenario(30)
+async def test_failures_of_processes_here_are_none_of_a_peer_elsewhere() -> None:
+    introduce, share, pids = backend.introduce, backend.share_communicator, []
+
+    def channel(*given: Any, peer_pid: int, **others: Any) -> Channel:
+        pids.append(peer_pid)
+        return Channel(*given, peer_pid=peer_pid, **others)
+
+    async def elsewhere(*given: Any, **others: Any) -> Any:
+        theirs, mode = await introduce(*given, **others)
+        return replace(theirs, host="elsewhere"), mode
+
+    async def really_here(mpi: Any, ours: Any, theirs: Any, *given: Any) -> Any:
+        return await share(mpi, ours, replace(theirs, host=ours.host), *given)
+
+    backend.share_communicator = really_here
+    backend.Channel = channel  # type: ignore[assignment,misc]
+    for known, pid in ((introduce, os.getpid()), (elsewhere, -1)):
+        backend.introduce = known
+        async with listen("mpi://127.0.0.1:0", handler) as listener:
+            comm = await connect(listener.contact_address)
+            await comm.close()
+        assert pids == [pid, pid]
+        pids.clear()

@@ -9,8 +9,11 @@ import signal
 import subprocess
 import sys
 import textwrap
+from types import SimpleNamespace
 
 import pytest
+
+from commbench.mpi import ucx
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("mpi4py") is None, reason="mpi4py is not installed"
@@ -68,6 +71,25 @@ def test_process_without_a_usable_mpi_is_refused(code: str, reason: str, remedy:
     output = output_of(code + "\n" + LISTEN)
     assert reason in output
     assert remedy in output
+
+
+def test_an_mpi_without_threads_is_refused_again_for_the_same_reason() -> None:
+    output = output_of(
+        """
+        import mpi4py
+        mpi4py.rc.initialize = mpi4py.rc.finalize = False
+        from mpi4py import MPI
+        MPI.Query_thread = lambda: MPI.THREAD_SERIALIZED
+        from commbench.errors import UnavailableError
+        from commbench.mpi.runtime import runtime
+        for _ in range(2):
+            try:
+                runtime("127.0.0.1")
+            except UnavailableError as error:
+                print(error)
+        """
+    )
+    assert output.count("was built without MPI_THREAD_MULTIPLE") == 2
 
 
 def test_forked_child_is_refused() -> None:
@@ -147,3 +169,40 @@ def test_functions_of_atexit_can_use_mpi_when_a_peer_dies() -> None:
         """
     )
     assert "1 failure" in output
+
+
+@pytest.mark.parametrize(
+    ("interfaces", "expected"),
+    [
+        ({"lo": ["127.0.0.1"], "eth0": ["10.0.0.5"]}, {"eth0"}),
+        # An address with a label.
+        ({"eth0": ["10.0.0.4"], "eth0:1": ["10.0.0.5"]}, {"eth0"}),
+        # The address of a routed host.
+        ({"lo": ["127.0.0.1", "10.0.0.5"], "eth0": ["fe80::1%eth0"]}, None),
+    ],
+)
+def test_ucx_may_use_the_interface_of_an_address(
+    interfaces: dict[str, list[str]], expected: set[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {
+        name: [SimpleNamespace(address=text) for text in texts]
+        for name, texts in interfaces.items()
+    }
+    monkeypatch.setattr(ucx.psutil, "net_if_addrs", lambda: known)
+    monkeypatch.setattr(ucx.Path, "glob", lambda *_: [])
+    assert ucx._devices("10.0.0.5") == expected
+
+
+def test_ucx_may_use_a_bridge_with_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("UCX_NET_DEVICES", "UCX_TLS", "UCX_TCP_BRIDGE_ENABLE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(ucx, "_devices", lambda _: frozenset({"br0"}))
+    exists = ucx.Path.exists
+    monkeypatch.setattr(ucx.Path, "exists", lambda path: "bridge" in path.parts or exists(path))
+    with ucx.ucx_environment("10.0.0.5"):
+        assert os.environ["UCX_TCP_BRIDGE_ENABLE"] == "y"
+        assert os.environ["UCX_NET_DEVICES"] == "br0"
+    assert "UCX_TCP_BRIDGE_ENABLE" not in os.environ
+    monkeypatch.setenv("UCX_TLS", "tcp")
+    with ucx.ucx_environment("10.0.0.5"):
+        assert os.environ["UCX_TLS"] == "tcp"

@@ -317,6 +317,33 @@ def test_twins_are_a_control_and_no_choice(recorded):
     assert "are the same backend, and it takes 6 launches to compare them" in trust
 
 
+def test_two_twins_are_named_once(recorded):
+    cases = [
+        builders.case(backend, workload)
+        for workload in ("merge", "svd")
+        for backend in ("tcp", "tcp@2")
+    ]
+    records = [record for case in cases for record in launches(case, SAME)]
+    (control,) = (
+        text for text in map(str, opening.opening(recorded(cases, records))) if "Control" in text
+    )
+    assert control.count("tcp and tcp@2") == 1
+
+
+def test_cases_of_two_schedulers_are_compared(recorded):
+    cases = [
+        builders.case(name, cluster=ClusterSpec(launcher="external", scheduler=f"{name}://a:{n}"))
+        for n, name in enumerate(("tcp", "ucx"), 8786)
+    ]
+    records = [
+        record
+        for case, seconds in zip(cases, (1.0, 2.0), strict=True)
+        for record in launches(case, [seconds * each for each in SAME])
+    ]
+    (verdict,) = opening.verdicts(recorded(cases, records))
+    assert verdict == "merge: use tcp; ucx takes 2.00× as long as tcp."
+
+
 @pytest.mark.parametrize("twin", [0.7, 1.4])
 def test_twins_that_differ_take_no_part_in_the_verdict(recorded, twin):
     run = run_of(recorded, {"tcp": 1.0, "mpi": NOISY, "tcp@2": twin})

@@ -183,6 +183,42 @@ def test_pairs_of_a_small_class_are_not_called_fast(channel, expected_Bps, left_
     assert line.endswith("1.0 times as long as that of the median one" + left_out)
 
 
+def test_a_pair_that_is_slow_in_rounds_only_is_not_called_chance(recorded):
+    case = builders.case(n_workers=4)
+    records = [
+        transfer(case, 0, seconds, channel=channel, src=src, dst=dst, launch=launch)
+        for src, dst in itertools.permutations("0123", 2)
+        for launch in range(6)
+        for channel, seconds in (
+            ("alone", 0.1), ("again", 0.1), ("rounds", 0.3 if src + dst == "01" else 0.1)
+        )
+        for _ in range(3)
+    ]  # fmt: skip
+    run = recorded([case], records + [end(case, launch=launch) for launch in range(6)])
+    assert run.slow_pairs.empty
+    (line,) = no_slow_pair(run)
+    assert line == (
+        "No pair of workers is slow alone; in rounds of all, a transfer of the slowest one takes "
+        "3.0 times as long as that of the median one"
+    )
+
+
+def test_a_pair_that_is_slow_alone_in_most_launches_is_not_called_fast(recorded):
+    case = builders.case(n_workers=4)
+    records = [
+        transfer(
+            case, 0, 0.1 if src + dst != "01" or channel == "alone" else 0.3 if launch else 0.09,
+            channel=channel, src=src, dst=dst, launch=launch,
+        )
+        for src, dst in itertools.permutations("0123", 2)
+        for launch in range(6)
+        for channel in ("alone", "again", "rounds")
+        for _ in range(3)
+    ]  # fmt: skip
+    run = recorded([case], records + [end(case, launch=launch) for launch in range(6)])
+    assert "slow alone" not in "".join(no_slow_pair(run))
+
+
 def test_many_slow_links_have_four_findings(recorded):
     case = builders.case(n_workers=16)
     records = [

@@ -97,6 +97,15 @@ def test_work_that_workers_can_not_share_has_no_efficiency(recorded, mode, n_row
     assert len(recorded(cases, records).scaling) == n_rows
 
 
+def test_bytes_that_each_but_one_receives_are_no_work_that_workers_share(recorded):
+    cases = [
+        builders.case(workload="broadcast", n_workers=n, varied=VARIED, params={"size": 8})
+        for n in (2, 8)
+    ]
+    records = [record for case in cases for record in builders.launches(case, [1.0] * 6)]
+    assert recorded(cases, records).scaling.empty
+
+
 def test_other_settings_are_no_scaling(recorded):
     case = builders.case(varied=("backend",))
     assert recorded([case], builders.launches(case, [1.0] * 6)).scaling.empty

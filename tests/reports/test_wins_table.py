@@ -80,3 +80,26 @@ def test_two_tasks_have_sentences_instead(run):
     measured = run({name: TIMES[name] for name in ("merge", "svd")})
     assert [sentence.partition(":")[0] for sentence in verdicts(measured)] == ["merge", "svd"]
     assert "wins" not in " ".join(map(str, opening(measured)))
+
+
+def without(run, *failed, is_known=True):
+    """Return a run in which these cases, as (workload, backend), failed, or are not yet known."""
+    ids = [c.id for c in run.suite.cases if (c.workload, c.backend) in failed]
+    is_out = run.ends["case_id"].isin(ids)
+    ends = run.ends.assign(ok=run.ends["ok"] & ~is_out) if is_known else run.ends[~is_out]
+    return run.replace(ends=ends)
+
+
+def test_a_task_of_which_one_backend_ended_well_has_no_winner(run):
+    measured = without(run(TIMES | {"groupby": (1.0, 2.0)}), ("svd", "mpi"))
+    rows = titled(measured, "Where each backend wins").rows
+    assert [row[:3] for row in rows][-1] == ("svd", "", "only tcp ended well")
+    assert next(opening(measured)).startswith("Of 4 tasks: tcp won 2, 2 had no winner.")
+
+
+def test_tasks_that_were_not_measured_are_not_said_to_have_failed(run):
+    both = ("svd", "mpi"), ("svd", "tcp")
+    measured = without(run(TIMES | {"groupby": (1.0, 2.0)}), *both, is_known=False)
+    assert next(opening(measured)).startswith("Of 3 tasks: tcp won 2, 1 had no winner.")
+    every = [(name, backend) for name in TIMES for backend in ("tcp", "mpi")]
+    assert "won" not in "".join(map(str, opening(without(run(TIMES), *every))))

@@ -68,6 +68,15 @@ def test_the_size_at_which_a_line_fits_worst_is_named(recorded):
     bent = pair(recorded, records + ends())
     assert bent.misfit_bytes == MIB
     assert 1.4 < bent.misfit < 1.7
+    # One transfer of another size tells nothing.
+    once = transfer(CASE, 0, 5 * (1e-3 + 40_000 / 600e6), 40_000, src="0", dst="1", channel="alone")
+    assert pair(recorded, [*sweep(), once, *ends()]).misfit == pytest.approx(1, abs=0.05)
+
+
+def test_nine_errors_have_no_90_percent_quantile(recorded):
+    few = pair(recorded, sweep(launches=2, iterations=1, sizes=SIZES[:4]) + ends())
+    assert few.error_median > 0
+    assert math.isnan(few.error_p90)
 
 
 def test_the_error_is_of_launches_that_were_left_out(recorded):

@@ -55,6 +55,15 @@ def test_a_ratio_is_the_geometric_mean_over_the_numbers_of_workers(recorded):
     assert row.differences == ("without 4, 5 and 6 workers",)
 
 
+@pytest.mark.parametrize(("n_launches", "has_interval"), [(2, False), (6, True)])
+def test_a_time_of_few_launches_has_no_interval(n_launches, has_interval, recorded):
+    case = builders.case("tcp", "svd", cluster=cluster(n_workers=4))
+    run = recorded([case], launches(case, [1.0, 2.0, 1.5, 1.2, 1.1, 1.6][:n_launches]))
+    (row,) = stats.measured_quantities(run, ["time"]).itertuples()
+    assert (row.low < row.mid < row.high) == has_interval
+    assert math.isnan(row.low) != has_interval
+
+
 def test_only_equal_settings_have_a_ratio(recorded):
     cases, records = [], []
     for (backend, n_threads), seconds in {

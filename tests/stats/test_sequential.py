@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import builders
 import numpy as np
@@ -155,6 +156,22 @@ def test_a_run_may_take_longer_for_the_launches_of_a_verdict(budget_s, quick, nu
     # Of 10 s each, and six make a verdict.
     assert sequential.look(recorded([case], launches(case, 5, 4), stopping=rule)) == number
     assert sequential.look(recorded([case], launches(case, 6, 4), stopping=rule)) == 5
+
+
+@pytest.mark.parametrize(("budget_s", "n_launches", "number"), [(52.0, 5, 5), (65.0, 6, 4)])
+def test_a_launch_that_failed_is_none_of_those_of_a_verdict(budget_s, n_launches, number, recorded):
+    case = builders.case(launches=2)
+    rule = Stopping(budget_s=budget_s, fixed_iterations=True)
+    *good, last = launches(case, n_launches, 4)
+    run = recorded([case], [*good, replace(last, ok=False)], stopping=rule)
+    assert sequential.look(run) == number
+
+
+def test_cases_that_always_fail_do_not_extend_the_budget(recorded):
+    case = builders.case(launches=2)
+    rule = Stopping(budget_s=60.0, fixed_iterations=True)
+    ends = [builders.end(case, launch=n, ok=False, seconds=6.0) for n in range(6)]
+    assert sequential.limit_s(recorded([case], ends, stopping=rule)) == 60.0
 
 
 def test_a_run_of_fixed_launches_has_no_looks(recorded):

@@ -215,3 +215,19 @@ def test_damaged_file_of_asv_is_named_and_kept(project, content):
     file.write_text(content)
     assert str(file) in usage_error(project.export(project.run(project.commits[0])))
     assert file.read_text() == content
+
+
+def test_launches_that_others_disturbed_are_not_exported(project):
+    (case,) = MERGES[:1]
+    disturbed = [
+        record
+        for launch in (6, 7)
+        for record in (
+            builders.sample(case, 9.0, launch=launch), builders.end(case, launch=launch),
+            builders.core_use(case, launch=launch, others=0.5),
+        )
+    ]  # fmt: skip
+    records = [*disturbed, *builders.launches(case, [1.0] * 6)]
+    result = project.export(project.run(project.commits[0], cases=(case,), records=records))
+    assert "left out, as others used the cores: launches of merge over tcp 6, 7" in result.stderr
+    assert "9.0" not in Path(result.stdout.strip()).read_text()

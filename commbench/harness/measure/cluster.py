@@ -119,8 +119,9 @@ def _time_once(
         client.run(gpu.synchronize)
     ended = time.perf_counter()
     cpu_seconds = cluster.cpu_seconds() - cpu_began
-    profiler.end()
+    # What the profiler asks for is no traffic of the iteration.
     counted = list(traffic.network_bytes(launch, iteration, counters))
+    profiler.end()
     if pinned:
         client.run_on_scheduler(pinning.activate, False)
     wait_finished(futures_of(result), "the task {!r} failed")

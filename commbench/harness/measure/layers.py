@@ -169,6 +169,8 @@ class CommConversation(Conversation):
         return await self._workload.exchange(self._comm, payload)
 
     async def _exchange_windows(self, payload: Any) -> Any:
+        if self._kind == Kind.CROSS:
+            await write_window(self._comm, payload[:STAMP_BYTES], 1)
         writing = write_window(self._comm, payload, self._window)
         if self._kind == Kind.CROSS:
             _, self._reply = await asyncio.gather(writing, read_window(self._comm, self._window))
@@ -235,6 +237,7 @@ class EndpointConversation(Conversation):
 
     async def _exchange_windows(self, payload: Any) -> Any:
         if self._kind == Kind.CROSS:
+            await self._endpoint.send(self._acknowledgement)
             await self._endpoint.cross_windows(payload, self._reply, self._window)
         else:
             await self._endpoint.send_window(payload, self._window)

@@ -324,6 +324,9 @@ async def _comm_answers(backend: Backend, comm: Any) -> None:
                     theirs = await comm.read()
                     await comm.write(to_serialize(theirs[:STAMP_BYTES]))
                 for _ in range(message["count"]):
+                    if crosses:
+                        # Without this message, the peer would begin before the clock starts.
+                        await comm.read()
                     writing = write_window(comm, theirs, window if crosses else 0)
                     last, _ = await asyncio.gather(read_window(comm, window), writing)
                     await comm.write(to_serialize(last[:STAMP_BYTES]))
@@ -364,6 +367,8 @@ async def _endpoint_answers(endpoint: Endpoint) -> None:
             if kind == Kind.STREAM:
                 await endpoint.receive_window(buffer, window)
             else:
+                # Without this message, the peer would begin before the clock starts.
+                await endpoint.receive(acknowledgement)
                 await endpoint.cross_windows(theirs, buffer, window)
             await endpoint.send(acknowledgement)
 

@@ -233,7 +233,7 @@ def _draw_block(part: SubFigure, block: _Block, run: Run, least: str) -> None:
     ticks = [tick for tick in ticks if low <= tick <= high]
     bar.set_ticks(ticks, labels=[f"{tick:g}×" for tick in ticks])
     bar.set_ticks([], minor=True)
-    legend = [Patch(**SLOW, label="slow pair (an outlier)")] if len(block.slow) else []
+    legend = [Patch(**SLOW, label="slow pair")] if len(block.slow) else []
     if incomplete:
         legend.append(Patch(**MISSING, label=f"no transfer ≥ {least}"))
     if legend:

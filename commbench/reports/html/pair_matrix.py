@@ -199,7 +199,9 @@ def _describe_pair(row: Any, transport: str, slowdown: float | None) -> list[str
         f"transport {transport}",
     ]
     if slowdown is not None:
-        lines.append(f"slow: takes {slowdown:.1f} times as long as the typical pair")
+        lines.append(
+            f"slow: takes {slowdown:.1f} times as long as the typical pair, or as expected"
+        )
     return lines
 
 

@@ -261,10 +261,10 @@ def multiple(ratio: float) -> str:
 
     Examples
     --------
-    >>> multiple(1.25), multiple(1.0), multiple(1.0041), multiple(0.9996), multiple(0.0041)
-    ('1.25', '1.00', '1.004', '0.9996', '0.0041')
+    >>> multiple(1.25), multiple(1.0), multiple(1.0041), multiple(0.9996), multiple(0.0149)
+    ('1.25', '1.00', '1.004', '0.9996', '0.015')
     """
-    if ratio < 0.01:
+    if ratio < 0.1:
         return f"{ratio:.2g}"
     texts = (f"{ratio:.{digits}f}" for digits in range(2, 7))
     return next((text for text in texts if float(text) != 1), "1.00")

@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from commbench.analysis.run import Run
-from commbench.model import Comparison
+from commbench.model import Case, Comparison
 from commbench.reports.sections import Section, Table, plural
 from commbench.reports.sections.differences import name, ranked, slowdowns, subject, task
 from commbench.reports.sections.iteration_tables import causes
 from commbench.stats.inference import MIN_LAUNCHES
+from commbench.stats.selection import good_launches
 
 _LEAST_TASKS = 3
 _COLUMNS = ("task", "fastest", "the others take", "why")
@@ -40,11 +41,33 @@ def verdict(run: Run) -> str:
 
 
 def _rows(run: Run) -> list[_Row]:
-    tasks = _tasks(run)
-    if len({run.case_labels[group[0].baseline_id] for group in tasks.values()}) < _LEAST_TASKS:
+    tasks, missing = _tasks(run), _without_comparison(run)
+    ids = [*(group[0].baseline_id for group in tasks.values()), *missing.values()]
+    if not tasks or len({run.case_labels[case_id] for case_id in ids}) < _LEAST_TASKS:
         return []
-    why = causes(run)
-    return [_row(what, group, why.get(what, "")) for what, group in tasks.items()]
+    why, good = causes(run), good_launches(run)
+    rows = [_row(what, group, why.get(what, "")) for what, group in tasks.items()]
+    for what, case_id in missing.items():
+        ended_well = f"only {name(run.cases[case_id])}" if case_id in good else "none"
+        rows.append((what, "", f"{ended_well} ended well", ""))
+    return rows
+
+
+def _without_comparison(run: Run) -> dict[str, str]:
+    """Return the tasks of several backends of which fewer than two ended well, with a case of each.
+
+    That is the one that ended well, if there is one.
+    """
+    good, cases = good_launches(run), dict[str, list[Case]]()
+    for case in run.suite.cases:
+        if not case.original and (run.ends["case_id"] == case.id).any():
+            cases.setdefault(task(run, case.id), []).append(case)
+    return {
+        what: next((case.id for case in several if case.id in good), several[0].id)
+        for what, several in cases.items()
+        if len({name(case) for case in several}) > 1
+        and len({name(case) for case in several if case.id in good}) < 2
+    }
 
 
 def _tasks(run: Run) -> dict[str, list[Comparison]]:

@@ -12,6 +12,7 @@ from launching import make_launch, select
 
 from commbench.errors import LaunchError, VerificationError
 from commbench.harness.measure import cluster as measuring
+from commbench.harness.measure import plugins
 from commbench.harness.measure.conditions import measure_idle
 from commbench.model import (
     Case,
@@ -188,6 +189,29 @@ def test_bytes_of_preparation_and_checks_are_in_no_iteration(moves, iteration):
     # The loopback interface may have had more.
     received = {c.interface: c.nbytes for c in select(moves, NetworkCounter, iteration)}
     assert received["lo"] >= N_ARRAYS * MB
+
+
+def test_what_the_profiler_asks_for_is_no_traffic_of_the_iteration(measure, monkeypatch):
+    calls = []
+
+    def logged(owner, name):
+        call = getattr(owner, name)
+
+        def logging(*given):
+            calls.append(name)
+            return call(*given)
+
+        monkeypatch.setattr(owner, name, logging)
+
+    for owner, name in (
+        (plugins.Profiler, "begin"), (measuring.traffic, "network_counters"),
+        (measuring.traffic, "network_bytes"), (plugins.Profiler, "end"),
+    ):  # fmt: skip
+        logged(owner, name)
+    measure(Moves, iterations=1, warmups=0)
+    assert [name for name in calls if name != "network_counters"] == [
+        "begin", "network_bytes", "end",
+    ]  # fmt: skip
 
 
 @ITERATIONS

@@ -1,7 +1,10 @@
 """Windows of messages at every layer: how many there are, and that none is wrong or old."""
 
 import asyncio
+import contextlib
+import socket
 import threading
+import time
 
 import numpy as np
 import processes
@@ -81,6 +84,25 @@ def test_no_announced_message_is_under_way_when_the_clock_starts(measure, monkey
     sent = [n for n, name in enumerate(calls) if name == "_send"]
     assert sent
     assert {calls[n + 1] for n in sent} == {"_receive"}
+
+
+@pytest.mark.parametrize("layer", ["coroutine", "comm"])
+def test_no_message_of_the_peer_is_under_way_when_the_clock_starts(measure, monkeypatch, layer):
+    kind = layers.CommConversation if layer == "comm" else layers.EndpointConversation
+    exchange, early = kind._exchange_windows, []
+
+    async def late(self, payload):
+        stream = self._comm.stream if layer == "comm" else self._endpoint._stream
+        time.sleep(0.1)
+        with contextlib.suppress(BlockingIOError):
+            early.append(stream.socket.recv(1, socket.MSG_PEEK))
+        early.extend([b"read"] * stream._read_buffer_size)
+        return await exchange(self, payload)
+
+    monkeypatch.setattr(kind, "_exchange_windows", late)
+    records = measure(layers=(layer,), sizes=(100,), mode="bidirectional", window=4)
+    assert select(records, Sample)
+    assert not early
 
 
 @pytest.mark.parametrize("layer", ["coroutine", "comm"])

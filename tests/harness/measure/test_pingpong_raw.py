@@ -99,6 +99,20 @@ def test_a_tool_that_ends_before_it_listens_fails_the_launch_at_once(monkeypatch
         measure_with_tool(ucx_endpoints.Perftest(), launch, workload, tmp_path, [].append)
 
 
+def test_the_tool_has_the_variables_that_ucxx_sets(monkeypatch):
+    pytest.importorskip("ucxx")
+    monkeypatch.delenv("UCX_RNDV_THRESH", raising=False)
+    monkeypatch.setenv("UCX_MAX_RNDV_RAILS", "2")
+    code = "import os, ucxx; print(*(f'{n}={t}' for n, t in os.environ.items() if n[:4] == 'UCX_'))"
+    text = subprocess.check_output([sys.executable, "-c", code], text=True)
+    known = dict(each.split("=", 1) for each in text.splitlines()[-1].split())
+    tool = ucx_endpoints._environ({})
+    assert {name: tool[name] for name in known} == known
+    assert known["UCX_MAX_RNDV_RAILS"] == "2"
+    assert "UCX_RNDV_THRESH" in known
+    assert ucx_endpoints._environ({"UCX_RNDV_THRESH": "1k"})["UCX_RNDV_THRESH"] == "1k"
+
+
 def case(backend, **params):
     """Return a case."""
     return Case(workload="pingpong", backend=backend, params=params)
