@@ -284,5 +284,5 @@ def equal_share(n_workers: int) -> int:
     from distributed.system import MEMORY_LIMIT
 
     # Dask sees a limit of the container, but none of this process's own cgroup.
-    limit = environment.cgroup_limit(Path("/"), "memory", "memory.limit_in_bytes")
+    limit = environment.memory(Path("/"))["cgroup_limit_bytes"]
     return int(min(MEMORY_LIMIT, math.inf if isinstance(limit, str | None) else limit) // n_workers)
