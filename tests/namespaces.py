@@ -20,6 +20,7 @@ import processes
 import pytest
 
 _PREFIX = "commbenchtest"
+_FORWARDER = Path(__file__).with_name("forwarder.py")
 _numbers = itertools.count()
 _MTU, _IP_AND_TCP, _ETHERNET = 1500, 20 + 32, 14
 PAYLOAD_SHARE = (_MTU - _IP_AND_TCP) / (_MTU + _ETHERNET)
@@ -65,12 +66,16 @@ class Layout:
     """Hosts, numbered from 0, switches, which follow them, and the rates of the links in B/s.
 
     A link of rate 0 lets pass what the machine can do. `back` has the rates from the second node to
-    the first, where they differ.
+    the first, where they differ. `delay_s` has the seconds that a forwarder takes with each packet
+    of a link, and `loss` the share of the large packets from the first host to the second that this
+    one drops.
     """
 
     n_hosts: int
     links: Mapping[tuple[int, int], float]
     back: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    delay_s: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    loss: Mapping[tuple[int, int], float] = field(default_factory=dict)
 
     @property
     def nodes(self) -> range:
@@ -147,25 +152,30 @@ def laid_out(layout: Layout) -> Iterator[Hosts]:
 
     Those of a test that was killed before it could remove them go first.
     """
-    for tool in ("ip", "tc"):
+    packages = {"ip": "iproute2", "tc": "iproute2"} | ({"nft": "nftables"} if layout.loss else {})
+    for tool, package in packages.items():
         if shutil.which(tool) is None:
-            pytest.skip(f"{tool} of iproute2 is not installed")
+            pytest.skip(f"{tool} of {package} is not installed")
     if os.geteuid() != 0:
         pytest.skip("network namespaces take root")
     _remove(host for host in _hosts() if not Path(f"/proc/{host.split('-')[1]}").exists())
     names = tuple(name(os.getpid(), next(_numbers)) for _ in layout.nodes)
     addresses = tuple(f"10.213.0.{index + 1}" for index in layout.nodes)
-    try:
+    with contextlib.ExitStack() as stack:
+        stack.callback(lambda: _remove(_hosts() & set(names)))
         try:
-            _make(layout, names, addresses)
+            _make(layout, names, addresses, stack)
         except subprocess.CalledProcessError as error:
             pytest.skip(f"no network namespaces: {' '.join(error.cmd)}: {error.stderr.strip()}")
         yield Hosts(names[: layout.n_hosts], addresses[: layout.n_hosts])
-    finally:
-        _remove(_hosts() & set(names))
 
 
-def _make(layout: Layout, names: tuple[str, ...], addresses: tuple[str, ...]) -> None:
+def _make(
+    layout: Layout,
+    names: tuple[str, ...],
+    addresses: tuple[str, ...],
+    stack: contextlib.ExitStack,
+) -> None:
     for node in layout.nodes:
         _do(f"ip netns add {names[node]}")
         _do(f"ip -n {names[node]} link set lo up")
@@ -174,7 +184,10 @@ def _make(layout: Layout, names: tuple[str, ...], addresses: tuple[str, ...]) ->
             _do(f"ip netns exec {names[node]} tee /proc/sys/net/ipv4/ip_forward", "1")
     for (one, other), rate in layout.links.items():
         a, b = names[one], names[other]
-        _do(f"ip link add to{other} netns {a} type veth peer name to{one} netns {b}")
+        if delay_s := layout.delay_s.get((one, other)):
+            stack.enter_context(_forwarded((a, f"to{other}"), (b, f"to{one}"), delay_s))
+        else:
+            _do(f"ip link add to{other} netns {a} type veth peer name to{one} netns {b}")
         _make_end(a, f"to{other}", rate)
         _make_end(b, f"to{one}", layout.back.get((one, other), rate))
     for here in layout.nodes:
@@ -186,6 +199,38 @@ def _make(layout: Layout, names: tuple[str, ...], addresses: tuple[str, ...]) ->
                     f"ip -n {names[here]} route add {addresses[there]}/32 {via} dev to{first} "
                     f"src {addresses[here]}"
                 )
+    for (source, node), share in layout.loss.items():
+        # BBR, which some machines have, sends on in spite of losses.
+        congestion_control = "/proc/sys/net/ipv4/tcp_congestion_control"
+        _do(f"ip netns exec {names[source]} tee {congestion_control}", "reno")
+        # Without those that open connections and acknowledge, which take a second or more.
+        rule = (
+            f"ip saddr {addresses[source]} ip length > {_MTU // 2} "
+            f"numgen random mod 10000 < {round(10_000 * share)} drop"
+        )
+        for what in (
+            f"table ip {_PREFIX}",
+            f"chain ip {_PREFIX} input {{ type filter hook input priority 0 ; }}",
+            f"rule ip {_PREFIX} input {rule}",
+        ):
+            _do(f"ip netns exec {names[node]} nft add {what}")
+
+
+@contextlib.contextmanager
+def _forwarded(one: tuple[str, str], other: tuple[str, str], delay_s: float) -> Iterator[None]:
+    """Link two devices, given by their hosts and names, by a process that delays each packet."""
+    made = [f"{_PREFIX[:4]}{os.getpid()}{end}" for end in "ab"]
+    command = [sys.executable, str(_FORWARDER), *made, str(delay_s)]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    # The forwarder ends with its input.
+    with subprocess.Popen(command, text=True, **pipes) as forwarder, forwarder.stdin:
+        if not forwarder.stdout.readline():
+            raise subprocess.CalledProcessError(1, command, stderr=forwarder.stderr.read())
+        for device, (host, name) in zip(made, (one, other), strict=True):
+            _do(f"ip link set {device} netns {host} name {name}")
+            # The forwarder may get no core for a while.
+            _do(f"ip -n {host} link set {name} txqueuelen 10000")
+        yield
 
 
 def _make_end(host: str, device: str, rate: float) -> None:

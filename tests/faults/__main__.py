@@ -44,8 +44,10 @@ def main() -> None:
 
 
 def _failed(name: str, seed: int) -> Outcome:
+    name = name.removeprefix("prove-").removeprefix("healthy")
+    rule = FAULTS[name].rule or name if name else ""
     return Outcome(
-        rule=name.removeprefix("prove-").removeprefix("healthy"), right=False, amount=0.0, job="",
+        rule=rule, right=False, amount=0.0, job="",
         for_validation=is_validation(seed), found=[], false=["failed"],
     )  # fmt: skip
 

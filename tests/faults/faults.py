@@ -95,6 +95,8 @@ class Fault:
     """Whether a setting removes it."""
     curable_jobs: tuple[str, ...] = ()
     """The jobs in which a setting removes it, unless it does in ``jobs``."""
+    rule: str = ""
+    """The rule that has to find it, unless that has its name."""
     named: Callable[[random.Random], str] = lambda _dice: ""
     """What a finding has to say for a hit, as a regular expression."""
 
@@ -103,6 +105,11 @@ def _pair(dice: random.Random) -> tuple[int, int]:
     """Return two of four hosts, the higher number first."""
     low, high = sorted(dice.sample(range(4), 2))
     return high, low
+
+
+def _between(pair: tuple[int, int]) -> str:
+    """Return the expression of what a finding says about two workers."""
+    return r"worker(s {1} and {0}| {0} to {1}| {1} to {0})\b".format(*pair)
 
 
 def _mesh(rate_Bps: float) -> namespaces.Layout:  # noqa: N803 - the spelling of the unit
@@ -215,7 +222,25 @@ FAULTS = {
         hosts=lambda times, dice: namespaces.mesh(
             4, {(a, b): 40e6 for a in range(4) for b in range(a)} | {_pair(dice): 40e6 / times}
         ),
-        named=lambda dice: r"worker(s {1} and {0}| {0} to {1}| {1} to {0})\b".format(*_pair(dice)),
+        named=lambda dice: _between(_pair(dice)),
+    ),
+    "delayed-links": Fault(
+        rule="slow-links", jobs=_MOVING, amounts=(0.08, 0.16, 0.12), in_job=False, also=("skew",),
+        hosts=lambda seconds, dice: dataclasses.replace(
+            _mesh(40e6), delay_s={_pair(dice): seconds}
+        ),
+        named=lambda dice: _between(_pair(dice)),
+    ),
+    # TCP slows down with each loss, and recovers by a packet per round trip. With Reno, a link lets
+    # pass 1.2 packets per round trip over the root of the share that is lost (Mathis et al., 1997).
+    "lossy-links": Fault(
+        rule="slow-links", jobs=_MOVING, amounts=(0.003, 0.02, 0.01), in_job=False, also=("skew",),
+        hosts=lambda share, dice: dataclasses.replace(
+            _mesh(40e6),
+            delay_s={(pair := _pair(dice)): 0.001},
+            loss=dict.fromkeys((pair, pair[::-1]), share),
+        ),
+        named=lambda dice: _between(_pair(dice)),
     ),
 }  # fmt: skip
 
@@ -224,7 +249,7 @@ def possible(name: str) -> set[str]:
     """Return the rules whose cause may be there in the trials with a name; others are absent."""
     if name == "healthy":
         return {"little-communication"}
-    return {name, *FAULTS[name].also, *_WAITS}
+    return {FAULTS[name].rule or name, *FAULTS[name].also, *_WAITS}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -285,10 +310,11 @@ class Trial:
 
     def outcome(self, run: Run, **given: object) -> Outcome:
         """Return what was found about the run."""
+        rule = self.fault.rule or self.name
         words = self.fault.named(random.Random(self.seed))
         hits = (
             finding for finding in run.findings
-            if finding.rule == self.name and re.search(words, finding.statement)
+            if finding.rule == rule and re.search(words, finding.statement)
         )  # fmt: skip
         hit = next(hits, None)
         rules = [finding.rule for finding in run.findings]
@@ -301,7 +327,7 @@ class Trial:
             "effect": share, "effect_low": low, "effect_high": high, **given,
         }  # fmt: skip
         return Outcome(
-            rule=self.name,
+            rule=rule,
             amount=self.amount,
             job=self.job,
             for_validation=is_validation(self.seed),
