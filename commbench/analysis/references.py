@@ -268,7 +268,7 @@ def render_references(run: Run) -> str:
         case = run.cases[row.case_id]
         lines: dict[str, Any] = {
             "system": _system(run), "workload": case.workload, "backend": case.variant,
-            "params": {k: v for k, v in case.params.items() if k not in ("sizes", "layers")},
+            "params": _params(run, case),
             "cluster": _cluster(run, case),
         }  # fmt: skip
         if row.layer != "workload":
@@ -291,11 +291,24 @@ def render_references(run: Run) -> str:
     return f"# From {run.manifest.id}: {command}\n\n" + "\n\n".join(tables) + "\n"
 
 
+def _alike(run: Run, case: Case) -> list[Case]:
+    what = (case.workload, case.variant)
+    return [each for each in run.suite.cases if (each.workload, each.variant) == what]
+
+
+def _params(run: Run, case: Case) -> dict[str, Any]:
+    """Return the parameters but those that a reference has a value of, if cases don't differ."""
+    every = [each.params for each in _alike(run, case)]
+    return {
+        key: value
+        for key, value in case.params.items()
+        if key not in ("sizes", "layers") or any(params.get(key) != value for params in every)
+    }
+
+
 def _cluster(run: Run, case: Case) -> dict[str, Any]:
     """Return the fields of the cluster that are always written, and those in which cases differ."""
-    what = (case.workload, case.variant)
-    alike = [each for each in run.suite.cases if (each.workload, each.variant) == what]
-    clusters = [each.cluster.measured() for each in alike]
+    clusters = [each.cluster.measured() for each in _alike(run, case)]
     return {
         key: value
         for key, value in case.cluster.measured().items()

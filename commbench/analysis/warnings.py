@@ -235,7 +235,7 @@ def _imprecise(run: Run) -> Iterator[str]:
             for row in rows.itertuples()
             if row.layer != "workload"
         )
-        at, widest = f" at {', '.join(sizes)}", rows["half_width"].max()
+        at, widest = f" at {', '.join(sizes)}", rows["within"].max()
         if widest < math.inf:
             known = f"it is known within ±{100 * widest:.3g}%"
         elif (rows["median_s"] == 0).any():

@@ -7,6 +7,7 @@ The MPICH wheel uses UCX between processes that were not started together. UCX's
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shutil
 from pathlib import Path
@@ -112,7 +113,10 @@ def _lanes(comm: Any) -> Transport:
         # Ranks of one world on one host don't use MPICH's network module.
         return Transport("mpi/shm", f"{evidence}: MPICH's shared memory, not observed")
     if not logged:
-        return Transport("mpi", f"{evidence}: this MPI doesn't tell its path")
+        why = "this MPI doesn't tell its path"
+        if "UCX_LOG_FILE" not in os.environ:
+            why = "UCX's log, which may tell the path, is not kept here"
+        return Transport("mpi", f"{evidence}: {why}")
     lanes = re.search(r"tag\(([^)]*)\)", logged[-1])
     name = "+".join(lanes[1].split()) if lanes else "mpi"
     return Transport(name, f"{evidence}; UCX's log: {logged[-1]}")

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -139,7 +140,8 @@ class UcxBackend(Backend):
     def transport(comm: Any) -> Transport:
         """Return the endpoint's fastest lane, from ``ucp_ep_query`` on the live endpoint."""
         lanes = query_lanes(int(comm.ep._ep.handle))
-        name = fastest(lanes)
+        # UCX lists lanes that only GPU memory can use.
+        name = fastest(lanes, has_gpu_memory="cupy" in sys.modules)
         evidence = f"ucp_ep_query: {' '.join(lanes)}"
         if lines := [line for line in logged() if f"tag({name}" in line]:
             evidence += f"; log: {lines[-1]}"
@@ -196,10 +198,19 @@ def _family(transport: str) -> str:
     return next((family for family, names in _FAMILIES.items() if head in names), "")
 
 
-def fastest(lanes: list[str]) -> str:
-    """Return the lane of the fastest kind, for example ``sysv/memory``."""
+def fastest(lanes: list[str], *, has_gpu_memory: bool) -> str:
+    """Return the lane of the fastest kind, for example ``sysv/memory``.
+
+    Examples
+    --------
+    >>> lanes = ["tcp/lo", "cuda_ipc/cuda"]
+    >>> fastest(lanes, has_gpu_memory=True), fastest(lanes, has_gpu_memory=False)
+    ('cuda_ipc/cuda', 'tcp/lo')
+    """
     order = list(_FAMILIES)
     known = [lane for lane in lanes if _family(lane)]
+    if not has_gpu_memory:
+        known = [lane for lane in known if _family(lane) != "nvlink"]
     return min(known, key=lambda lane: order.index(_family(lane)), default="")
 
 
@@ -250,7 +261,8 @@ def log_variables(scratch: Path) -> dict[str, str]:
     """Return the variables that make each process log to a separate file in `scratch`."""
     return {
         "UCX_LOG_LEVEL": "info",
-        "UCX_LOG_FILE": str(scratch / "ucx-%p.log"),
+        # Processes of several hosts may have the same pid.
+        "UCX_LOG_FILE": str(scratch / "ucx-%h-%p.log"),
         "UCX_WARN_UNUSED_ENV_VARS": "n",
     }
 
@@ -262,10 +274,13 @@ def logged(pid: int | None = None) -> list[str]:
     lanes, for example ``intra-node cfg#1 tag(sysv/memory cma/memory)``.
     """
     import ctypes
+    import socket
 
     # The log is a buffered stdio stream, which is lost if a worker is killed.
     ctypes.CDLL(None).fflush(None)
-    path = Path(os.environ.get("UCX_LOG_FILE", "").replace("%p", str(pid or os.getpid())))
+    name = os.environ.get("UCX_LOG_FILE", "").replace("%p", str(pid or os.getpid()))
+    # UCX leaves the domain out.
+    path = Path(name.replace("%h", socket.gethostname().partition(".")[0]))
     if not path.is_file():
         return []
     lines = path.read_text(errors="replace").splitlines()

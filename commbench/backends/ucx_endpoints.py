@@ -142,7 +142,8 @@ class Perftest(Tool):
                     client.wait()
                 if client.returncode == 0:
                     server.wait(timeout=_CONNECT_SECONDS)
-                    return tool_times(output), (_transport(client.pid), _transport(server.pid))
+                    used = (_transport(end.pid, device) for end in (client, server))
+                    return tool_times(output), (next(used), next(used))
                 # The server may not listen yet.
                 if server.poll() is not None or time.monotonic() > deadline:
                     log = (scratch / _SERVER_LOG).read_text(encoding="utf-8", errors="replace")
@@ -200,12 +201,13 @@ def _set_by_ucxx(environ: frozenset[tuple[str, str]]) -> dict[str, str]:
     return variables
 
 
-def _transport(pid: int) -> Transport:
+def _transport(pid: int, device: str) -> Transport:
     lines = [line for line in logged(pid) if "tag(" in line]
     if not lines:
         return Transport("", f"{TOOL}: UCX logged no lanes")
     lanes = lines[-1].partition("tag(")[2].partition(")")[0].split()
-    return Transport(fastest(lanes) or "+".join(lanes), f"{TOOL}; UCX's log: {lines[-1]}")
+    name = fastest(lanes, has_gpu_memory=device == "gpu") or "+".join(lanes)
+    return Transport(name, f"{TOOL}; UCX's log: {lines[-1]}")
 
 
 AWAITED = Endpoints(_listen, _connect)

@@ -65,7 +65,8 @@ def diagnose(ctx: click.Context, run: Path, form: str, fail_on: tuple[str, ...] 
     else:
         nothing = "No rule has a finding."
         if data.measured.empty:
-            nothing = f"Nothing was measured; commbench report {data.path} says why."
+            path = shlex.quote(str(data.path))
+            nothing = f"Nothing was measured; commbench report {path} says why."
         parts = [*sentences.details(data)] or [nothing]
         notes = [*data.rule_problems]
         if lacking := findings.without_profile(data):
@@ -117,6 +118,7 @@ def prove(ctx: click.Context, /, run: Path, backend: str, trials: int, **given: 
     from commbench.analysis.comparability import environments
     from commbench.machine import environment
     from commbench.reports.opening import N_CONFIRMING, proof_s
+    from commbench.studies import budget
     from commbench.studies import prove as study
 
     data = load(run)
@@ -167,6 +169,8 @@ def prove(ctx: click.Context, /, run: Path, backend: str, trials: int, **given: 
     fixed = {**given, "budget": None, "detect": None, "rigorous": False}
     fixed["launches"] = N_CONFIRMING
     both = replace(proof, trials=(best,)).suite
+    if iterations := budget.last_iterations(measured):
+        both = replace(both, cases=tuple(replace(c, iterations=iterations) for c in both.cases))
     again = _measure(ctx, data, _with(both, fixed), fixed)
     confirmed = study.results(again, proof)
     if study.winner(confirmed) is None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 import os
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+import tomllib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
@@ -44,7 +46,7 @@ _MIN_EFFECT = click.option(
 _ON_UNDECIDED = click.option(
     "--undecided", "on_undecided", type=click.Choice(["pass", "fail"]),
     help="Whether a case that the launches don't decide is exit status 0 or 4.  [default: pass, "
-         "but fail if too few launches can show any slower case]",
+         "but fail if the launches are too few to show any slower case]",
 )  # fmt: skip
 _FORM = click.option(
     "--format", "form", type=click.Choice(["terminal", "markdown", "junit", "json"]),
@@ -93,9 +95,9 @@ def compare(
     )
     compared = _compare_runs(
         old, new, min_effect, control=control or "", history=sessions, on_undecided=on_undecided,
-        left_out=(left_out, more_left_out),
+        left_out=(left_out, more_left_out), failed=failed,
     )  # fmt: skip
-    ctx.exit(_show(compared, form, failed=failed))
+    ctx.exit(_show(compared, form))
 
 
 def _has_failed(run: Run, case_ids: Collection[str]) -> bool:
@@ -125,6 +127,7 @@ def _sessions(folder: Path, old: Run, new: Run, control: str) -> list[Run]:
     runs = [r for r in runs if r.path.resolve() == same or r.manifest.started_at[:10] != day]
     matches = [(run, comparability.match(old.manifest, run.manifest)) for run in runs]
     alike = [run for run, match in matches if match.same and not match.differences]
+    alike = [run for run in alike if _is_readable(run)]
     n_days = len({run.manifest.started_at[:10] for run in alike})
     if n_days < stats.MIN_SESSIONS:
         raise UsageError(
@@ -133,6 +136,18 @@ def _sessions(folder: Path, old: Run, new: Run, control: str) -> list[Run]:
             f"{stats.MIN_SESSIONS} days, of the same cases on this machine"
         )
     return [warnings.undisturbed(run, control=control)[0][0] for run in alike]
+
+
+def _is_readable(run: Run) -> bool:
+    """Return whether the records that `compare` uses can be read; if not, say so."""
+    from commbench.stats.comparison import sides
+
+    try:
+        sides(run)
+    except ResultsError as error:
+        click.echo(f"Not in the history: {error}", err=True)
+        return False
+    return True
 
 
 def _compare_runs(
@@ -148,10 +163,19 @@ def _compare_runs(
         old, new, match.same, min_effect, interleaved=interleaved, control=control,
         history=history,
     )  # fmt: skip
-    if not comparisons:
+    compared = ComparedRuns(
+        baseline=old, candidate=new, match=match, comparisons=comparisons, control=control,
+        interleaved=interleaved, **options,
+    )  # fmt: skip
+    if not (comparisons or compared.lost):
         why = "; ".join(match.alone) or "no launch of a case ended well in both"
+        if control:
+            why = (
+                f"no case can be compared with {control}: a control is a backend of both runs that "
+                "took turns with others"
+            )
         raise UsageError(f"{old.manifest.id} and {new.manifest.id} have nothing to compare: {why}")
-    if history:
+    if history and comparisons:
         without = [c for c in comparisons if math.isnan(c.sessions_ratio)]
         if len(without) == len(comparisons):
             raise UsageError(
@@ -160,20 +184,17 @@ def _compare_runs(
             )
         for name in dict.fromkeys(old.case_names[c.baseline_id] for c in without):
             click.echo(f"not limited by the history, which lacks days of it: {name}", err=True)
-    return ComparedRuns(
-        baseline=old, candidate=new, match=match, comparisons=comparisons, control=control,
-        interleaved=interleaved, **options,
-    )  # fmt: skip
+    return compared
 
 
-def _show(compared: ComparedRuns, form: str, *, failed: bool = False) -> int:
-    """Print the comparison and return the exit status; `failed` says whether launches did."""
+def _show(compared: ComparedRuns, form: str) -> int:
+    """Print the comparison and return the exit status."""
     from commbench.reports import verdicts
 
     click.echo(verdicts.COMPARISON_FORMATS[form](compared), nl=False)
     if compared.outcome == "slower":
         return REGRESSION
-    if failed or compared.lost:
+    if compared.failed or compared.lost:
         return 1
     return UNDECIDED if compared.outcome == "undecided" and compared.undecided_fail else 0
 
@@ -246,18 +267,20 @@ def ab(
             ctx.exit(interrupts.STATUS)
     old, new = load(runs["base"]), load(runs["head"])
     _validate_same_cases(old, new)
+    first = [*new.failures["message"], *old.failures["message"]][:1]
     try:
         compared = _compare_runs(
             old, new, min_effect, interleaved=True, on_undecided=on_undecided,
-            sides=("base", "head"),
+            sides=("base", "head"), failed=failed,
         )  # fmt: skip
     except UsageError as error:
         if not failed:
             raise
-        first = [*new.failures["message"], *old.failures["message"]][:1]
         lines = [str(error), *first, str(old.path), str(new.path)]
         raise click.ClickException("\n".join(lines)) from error
-    status = _show(compared, form, failed=failed)
+    if not compared.comparisons:
+        _echo_error("".join(first))
+    status = _show(compared, form)
     for path in (old.path, new.path):
         click.echo(path, err=form != "terminal")
     ctx.exit(status)
@@ -272,11 +295,22 @@ def _warn_of_change(name: str, environments: Mapping[str, Environment]) -> None:
     from commbench.studies import commits
 
     names = [side.commit for side in environments.values()]
-    if os.path.isfile(name) and all(names) and commits.differs(Path(name), names):
-        _echo_error(
-            f"warning: {name} differs between the commits, and both sides use the file in the "
-            "current folder: what changed in it is not measured"
-        )
+    for file in [Path(name), *_scripts(Path(name))]:
+        if os.path.isfile(file) and all(names) and commits.differs(file, names):
+            _echo_error(
+                f"warning: {file} differs between the commits, and both sides use the file in the "
+                "current folder: what changed in it is not measured"
+            )
+
+
+def _scripts(suite: Path) -> Iterator[Path]:
+    """Yield the scripts that a suite file names; none if it can't be read, or is no such file."""
+    if suite.suffix != ".toml":
+        return
+    with suppress(OSError, ValueError):
+        for case in tomllib.loads(suite.read_text(encoding="utf-8")).get("case", []):
+            if case.get("workload", "").endswith(".py"):
+                yield suite.parent / case["workload"]
 
 
 def _progress(block: Block, launches: int, left_s: float) -> str:

@@ -13,7 +13,7 @@ from commbench.backends.base import Backend, Unavailability
 from commbench.conformance.assertions import assert_one_line, assert_raises
 from commbench.errors import UnavailableError, UsageError
 from commbench.harness import runner
-from commbench.harness.cases import cases_for, make_suite, plan
+from commbench.harness.cases import cases_for, make_suite, plan, unmet
 from commbench.model import ClusterSpec, Failure, LaunchEnd, Phase, Sample, TransportUsed
 from commbench.store import parts
 from commbench.store.emitter import InMemory
@@ -121,6 +121,9 @@ def _exchange_messages(backend: Backend, device: str, scratch: Path) -> set[str]
         "pingpong", [name], params, ClusterSpec(device=device),
         launches=1, iterations=20, warmups=2, timeout_s=_TIMEOUT_S,
     )  # fmt: skip
+    if lacking := unmet(cases[0]):
+        what = lacking.what or f"backend {name}"
+        raise UnavailableError(what, lacking.reason, lacking.remedy)
     launches = plan(make_suite("conformance", cases), seed=0)
     records = InMemory()
     for emitted in runner.run_plan(launches, scratch):

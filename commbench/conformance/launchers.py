@@ -64,7 +64,7 @@ def check_launcher(name: str, scratch: Path, backend: str = "tcp", /, **cluster:
             with assert_raises(UsageError, f"{field}, which {name} does not take,"):
                 kind().validate(replace(spec, **{field: value}), talk)
     with kind().start(spec, talk.protocol, scratch) as running:
-        _check_members(running, spec, talk.protocol)
+        _check_members(running, spec, talk.protocol, kind.n_processes(spec))
         _check_cpu_time(running)
         launch = Launch(case=case, index=0, block=0, position=0)
         records = InMemory()
@@ -78,7 +78,9 @@ def check_launcher(name: str, scratch: Path, backend: str = "tcp", /, **cluster:
         _await_end(pids)
 
 
-def _check_members(running: RunningCluster, spec: ClusterSpec, protocol: str) -> None:
+def _check_members(
+    running: RunningCluster, spec: ClusterSpec, protocol: str, n_processes: int
+) -> None:
     names = list(running.names.values())
     assert len(names) == spec.n_workers, f"{spec.n_workers} workers were asked for: {names}"
     assert len(set(names)) == len(names), f"two workers have one name: {names}"
@@ -89,7 +91,7 @@ def _check_members(running: RunningCluster, spec: ClusterSpec, protocol: str) ->
     threads = set(running.client.nthreads().values())
     assert threads == {spec.threads_per_worker}, f"workers have {threads} threads"
     # A scheduler may share the client's process.
-    wanted = spec.n_workers + 1 + int(running.client.run_on_scheduler(os.getpid) != os.getpid())
+    wanted = n_processes + 1 + int(running.client.run_on_scheduler(os.getpid) != os.getpid())
     assert running.n_processes == wanted, (
         f"pids and remote_processes have {running.n_processes} processes: scheduler, client and "
         f"workers are {wanted}"

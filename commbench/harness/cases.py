@@ -57,7 +57,8 @@ def cases_for(
         if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) or "\0" in value:
             raise UsageError(f"env: {name!r} = {value!r} is no variable of an environment")
     for key, value in cluster.dask_config.items():
-        if not isinstance(value, str | int | float | list | None):
+        values = value if isinstance(value, list) else [value]
+        if not all(isinstance(each, str | int | float | None) for each in values):
             raise UsageError(
                 f"dask_config: {key} is {value!r}; it must be a text, a number, true, false or a "
                 "list of these"

@@ -148,6 +148,9 @@ def read_suite(path: Path, overrides: Mapping[str, Any] | None = None) -> Suite:
             cases += _cases(file, entry, path.parent, scale, given, given_cluster)
         except CommbenchError as error:
             raise UsageError(f"{path}: case[{number}]: {error}") from error
+    if file.case and not cases:
+        least = min(entry.from_scale for entry in file.case)
+        raise UsageError(f"{path}: scale is {scale:g}, and the first case begins at {least:g}")
     given_cluster.validate_used(file.name or path.stem)
     pairs_only = all(issubclass(workloads.load(case.workload), PairWorkload) for case in cases)
     if given.get("placement") not in (None, "none") and pairs_only:
@@ -204,6 +207,8 @@ def _cases(
     params = {name: getattr(filled, name) for name in entry.params}
     vary = given.get("vary") or _first(entry.vary, file.vary, ())
     varied = {setting.name for setting in vary_.settings(vary)}
+    if entry.workers and issubclass(kind, PairWorkload):
+        raise UsageError(f"workers: {entry.workload} runs between two processes; leave it out")
     for n_workers in ("workers" not in varied and entry.workers) or (cluster.n_workers,):
         yield from varied_cases(
             entry.workload,
@@ -355,6 +360,8 @@ def scaled(params: Mapping[str, Any], rules: Mapping[str, str], scale: float) ->
                 f"scaling: {name} is {params[name]!r}; whole numbers from 1 up can be scaled, and "
                 "lists of them"
             )
+        if rule == "largest" and not isinstance(params[name], list | tuple):
+            raise UsageError(f"scaling: largest is for a list of sizes, and {name} is none")
     result = dict(params)
     for rule, exponent in _EXPONENTS.items():
         chosen = {name: params[name] for name in params if rules.get(name) == rule}
@@ -470,6 +477,6 @@ def read_racks(path: Path) -> Mapping[str, tuple[str, ...]]:
 def _read(path: Path, kind: type[Any], wanted: str) -> Any:
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError) as error:
         raise UsageError(f"can't read {path}: {error}; give {wanted}") from error
     return structure(content, kind, str(path))

@@ -221,7 +221,8 @@ def _readers(name: str, backends: Sequence[str]) -> list[str]:
     parsed = [parse(backend) for backend in backends]
     for backend in parsed:
         given = backend.dask_config() if "." in name else backend.environment("cpu", Path())
-        if name in given:
+        # To Dask, hyphens and underscores are the same.
+        if name.replace("-", "_") in [key.replace("-", "_") for key in given]:
             raise UsageError(
                 f"{backend.name} sets {name} itself, and would be another backend with other "
                 "values; vary it without this backend"

@@ -25,7 +25,7 @@ from commbench.errors import LaunchError, UsageError
 from commbench.launchers import members
 from commbench.launchers.base import Launcher, RunningCluster, worker_preloads
 from commbench.launchers.local import LocalCluster, nanny_environment, preload_options
-from commbench.launchers.members import forwarded_env
+from commbench.launchers.members import SEARCH_PATHS, forwarded_env
 from commbench.machine import process
 from commbench.model import ClusterSpec
 
@@ -140,7 +140,12 @@ class JobLauncher(Launcher):
             variables.pop(_VISIBLE, None)
         if not self._configured("python"):
             options.setdefault("python", shlex.quote(sys.executable))
-        exports = [f"export {key}={shlex.quote(value)}" for key, value in variables.items()]
+        # What the site's prologue exports precedes defaults, and its modules extend search paths.
+        defaults = {
+            key: variables.pop(key)
+            for key in [*variables]
+            if key not in spec.env and (key not in environ or key in SEARCH_PATHS)
+        }
         try:
             return resolve_name(self.job_class)(
                 scheduler=scheduler,
@@ -150,8 +155,7 @@ class JobLauncher(Launcher):
                 nanny=False,
                 protocol=protocol,
                 job_extra_directives=list(extra),
-                # After the site's prologue, so that the case's variables win.
-                job_script_prologue=[*prologue, *exports],
+                job_script_prologue=[*_exports(defaults), *prologue, *_exports(variables)],
                 worker_extra_args=[
                     *arguments,
                     "--no-dashboard",
@@ -209,7 +213,7 @@ class JobCluster(LocalCluster):
         preload: Sequence[str],
     ) -> None:  # fmt: skip
         self._launcher, self._jobs = launcher, list[Any]()
-        self._cancelling = threading.RLock()
+        self._cancelling, self._is_ending = threading.RLock(), False
         super().__init__(spec, protocol, scratch, preload)
 
     def _start(self, spec: ClusterSpec, protocol: str, preload: Sequence[str]) -> None:
@@ -238,6 +242,8 @@ class JobCluster(LocalCluster):
             process.at_end(self._cancel)
         # A job whose submission is under way has to be known to be cancelled.
         with self._cancelling:
+            if self._is_ending:
+                raise LaunchError("the launch was ended before all jobs were submitted")
             try:
                 asyncio.run(job.start())
             except (OSError, RuntimeError, ValueError) as error:
@@ -266,6 +272,8 @@ class JobCluster(LocalCluster):
         super()._stop(timeout_s)
 
     def _cancel(self) -> None:
+        self._is_ending = True
+
         async def close() -> None:
             jobs, self._jobs[:] = [*self._jobs], []
             await asyncio.gather(*(job.close() for job in jobs), return_exceptions=True)
@@ -279,6 +287,10 @@ class JobCluster(LocalCluster):
             cancelling = threading.Thread(target=cancel)
             cancelling.start()
             cancelling.join()
+
+
+def _exports(variables: Mapping[str, str]) -> list[str]:
+    return [f"export {key}={shlex.quote(value)}" for key, value in variables.items()]
 
 
 def _value(text: str) -> Any:

@@ -266,7 +266,8 @@ def nanny_environment() -> dict[str, str]:
     import dask
     import distributed  # noqa: F401 - it fills in the configuration
 
-    environ = dask.config.get("distributed.nanny.pre-spawn-environ")
+    keys = ("distributed.nanny.pre-spawn-environ", "distributed.nanny.environ")
+    environ = {name: value for key in keys for name, value in dask.config.get(key).items()}
     return {
         name: os.environ.get(name, str(value))
         for name, value in environ.items()

@@ -26,7 +26,8 @@ _TOPIC = "all"
 _PREFIXES = (
     "DASK_", "COMMBENCH_", "CUDA_", "RAPIDS_", "OMP_", "MKL_", "OPENBLAS_", "MALLOC_",
 )  # fmt: skip
-_NAMES = ("PYTHONPATH", "PYTHONSAFEPATH", "LD_LIBRARY_PATH")
+SEARCH_PATHS = ("PYTHONPATH", "LD_LIBRARY_PATH")
+_NAMES = (*SEARCH_PATHS, "PYTHONSAFEPATH")
 _HOST_SPECIFIC = ("COMMBENCH_RECORDS_FD", "COMMBENCH_SCRATCH", "DASK_INTERNAL_INHERIT_CONFIG")
 PACKAGES = ("distributed", "dask", "commbench")
 """The packages of which all processes need the same version."""

@@ -63,7 +63,7 @@ class MpirunCluster(LocalCluster):
             "DASK_DISTRIBUTED__WORKER__PRELOAD": json.dumps(worker_preloads(spec, preload)),
         }
         version = _version(mpiexec)
-        where = [*(_ON_THIS_HOST if "HYDRA" in version else _unbound(version))]
+        where = [*(_ON_THIS_HOST if "HYDRA" in version else _unbound(version, crowded=True))]
         if spec.hosts:
             # Ranks need MPI's variables with any backend.
             mpi = registry.load("backend", "mpi")
@@ -77,6 +77,8 @@ class MpirunCluster(LocalCluster):
         )
         self._connect_to_scheduler(contact, preload)
         members.join(self, spec, protocol, self._deadline)
+        # A rank whose worker has left waits in MPI_Finalize.
+        members.watch(self)
         # Ranks on this host that were started over SSH are not children of this process.
         children = {child.pid for child in psutil.Process().children(recursive=True)}
         self.foreign_pids = tuple(pid for pid in self.foreign_pids if pid not in children)
@@ -172,9 +174,20 @@ def _is_open_mpi(version: str) -> bool:
     return "Open MPI" in version or "OpenRTE" in version
 
 
-def _unbound(version: str) -> list[str]:
-    # By default it binds each rank, with all threads, to a core or to a NUMA node.
-    return ["--bind-to", "none"] if _is_open_mpi(version) else []
+def _unbound(version: str, *, crowded: bool = False) -> list[str]:
+    """Return the arguments by which ranks of Open MPI may use all cores.
+
+    By default it binds each, with all threads, to a core or to a NUMA node. Without a list of hosts
+    it starts no more ranks than cores, unless they may be `crowded`.
+
+    Examples
+    --------
+    >>> _unbound("mpiexec (Open MPI) 5.0.8", crowded=True)
+    ['--bind-to', 'none', '--map-by', ':OVERSUBSCRIBE']
+    """
+    if not _is_open_mpi(version):
+        return []
+    return ["--bind-to", "none", *["--map-by", ":OVERSUBSCRIBE"] * crowded]
 
 
 def _gpus(spec: ClusterSpec, crowd: Mapping[str, int]) -> Sequence[Mapping[str, str]]:

@@ -48,7 +48,8 @@ def load(kind: str, name: str) -> Any:
     for point in _points(kind).select(name=name):
         try:
             return point.load()
-        except (ImportError, AttributeError, OSError) as error:
+        # mpi4py raises RuntimeError without a libmpi.
+        except (ImportError, AttributeError, OSError, RuntimeError) as error:
             raise UnavailableError(
                 f"{kind} {name}",
                 f"{point.value} can't be imported ({error})",

@@ -194,20 +194,21 @@ def format_bytes(nbytes: float) -> str:
 
 
 def format_message_size(nbytes: int) -> str:
-    """Return a message size with a binary prefix if that is exact, else with a decimal one.
+    """Return a message size exactly: with a prefix, if it has at most three digits with that.
 
-    Multiples of a million with at most three digits have a decimal one, too.
+    Multiples of a million have a decimal prefix, others rather a binary one.
 
     Examples
     --------
-    >>> format_message_size(1), format_message_size(8192), format_message_size(64_000_000)
-    ('1 B', '8 KiB', '64.0 MB')
+    >>> [format_message_size(nbytes) for nbytes in (1, 8191, 8192, 64_000_000)]
+    ['1 B', '8,191 B', '8 KiB', '64.0 MB']
     """
-    is_round = nbytes % 10**6 == 0 and len(str(nbytes).rstrip("0")) <= 3
+    has_three_digits = len(str(nbytes).rstrip("0")) <= 3
     for exponent, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
+        is_round = nbytes % 10**6 == 0 and has_three_digits
         if nbytes >= 2**exponent and nbytes % 2**exponent == 0 and not is_round:
             return f"{nbytes >> exponent} {unit}"
-    return format_bytes(nbytes)
+    return format_bytes(nbytes) if has_three_digits else f"{nbytes:,} B"
 
 
 def format_bandwidth(bytes_per_second: float) -> str:

@@ -328,6 +328,9 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
     path = shlex.quote(str(run.path))
     rule = run.manifest.stopping
     again = _without_design(run.manifest.command)
+    detect = ""
+    if rule and rule.detect != Stopping().detect:
+        detect = f" --detect {100 * rule.detect:g}%"
     if warnings.missing_launches(run) and not (run.is_user_code or run.manifest.side):
         n_launches, design = design_for_verdict(run)
         has_verdict = rule or n_launches <= max(case.launches for case in run.suite.cases)
@@ -339,14 +342,13 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
         yield "move the same bytes", f"{again} --task-placement pinned"
     elif again and run.comparisons and all(math.isinf(c.detectable) for c in run.comparisons):
         quick = " --quick" * bool(rule and rule.quick)
-        yield "have a verdict", f"{again}{quick} {design_for_verdict(run)[1]}"
+        yield "have a verdict", f"{again}{quick} {design_for_verdict(run)[1]}{detect}"
     elif rule and rule.quick and again:
         yield "measure the full size", again
     elif again and rule and any(warnings.undecided(run)):
         # Launches that are added because nothing was found would be tested once too often.
         needed, least = (math.ceil(n * rule.budget_s / 60) for n in (_more(run), 2))
         minutes = min(needed, max(_MAX_MINUTES, least))
-        detect = f" --detect {100 * rule.detect:g}%" * (rule.detect != Stopping().detect)
         yield _SETTLE if minutes == needed else _GO_ON, f"{again} --budget {minutes}m{detect}"
     elif again and not rule and any(c.verdict == "inconclusive" for c in run.comparisons):
         yield "settle what is open (up to 1 h)", f"{again} --rigorous"

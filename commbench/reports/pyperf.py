@@ -58,7 +58,8 @@ def _benchmarks(run: Run) -> Iterator[dict[str, Any]]:
     for (case_id, layer, size), group in samples.groupby(GROUP, sort=False):
         launches = [_run(launch) for _, launch in group.groupby("launch")]
         if runs := [launch for launch in launches if launch["values"]]:
-            yield {"metadata": _names(run.cases[str(case_id)], str(layer), int(size)), "runs": runs}
+            nbytes = run.message_bytes(str(case_id), str(layer), size)
+            yield {"metadata": _names(run.cases[str(case_id)], str(layer), nbytes), "runs": runs}
 
 
 def _labelled(run: Run) -> pd.DataFrame:

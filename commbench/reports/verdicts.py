@@ -24,7 +24,7 @@ from commbench.reports.sections.differences import (
     times,
     verdict_cells,
 )
-from commbench.stats.comparison import EQUAL_WORK, FEW_BYTES
+from commbench.stats.comparison import EQUAL_WORK, FEW_BYTES, sides
 from commbench.stats.selection import good_launches
 
 _MOST_NAMED = 4
@@ -38,7 +38,8 @@ class ComparedRuns:
 
     With a ``control``, these are of multiples of the times of that backend. ``on_undecided`` is
     ``pass``, ``fail``, or None: pass, but fail if the launches can't show any slower case.
-    ``left_out`` has the disturbed launches of both runs that don't count.
+    ``left_out`` has the disturbed launches of both runs that don't count; ``failed`` says whether a
+    launch failed that no other has replaced.
     """
 
     baseline: Run
@@ -50,6 +51,7 @@ class ComparedRuns:
     on_undecided: str | None = None
     sides: tuple[str, str] = ("first", "second")
     left_out: tuple[Sequence[str], Sequence[str]] = ((), ())
+    failed: bool = False
 
     def with_verdict(self, *verdicts: str) -> list[Comparison]:
         """Return the comparisons with one of these verdicts."""
@@ -60,8 +62,9 @@ class ComparedRuns:
         """``slower`` if a case is that, else ``undecided`` if one is that, else ``not slower``."""
         if self.with_verdict("slower"):
             return "slower"
-        is_undecided = self.with_verdict("inconclusive") or self.without_control
-        return "undecided" if is_undecided else "not slower"
+        if self.with_verdict("inconclusive") or self.without_control or not self.comparisons:
+            return "undecided"
+        return "not slower"
 
     @property
     def undecided_fail(self) -> bool:
@@ -87,15 +90,37 @@ class ComparedRuns:
             for side in stats.without_control(*given)
         }  # fmt: skip
 
-    @property
-    def lost(self) -> dict[str, str]:
-        """The workload of each case with launches that ended well in the baseline alone."""
+    @cached_property
+    def lost(self) -> list[str]:
+        """The ids of the cases with launches that ended well in the baseline alone."""
         first, second = map(good_launches, (self.baseline, self.candidate))
+        return [old for old, new in self.match.same.items() if old in first and new not in second]
+
+    @property
+    def lost_names(self) -> list[str]:
+        """The names of the lost cases."""
+        return [self.baseline.case_names[case_id] for case_id in self.lost]
+
+    @property
+    def lost_sides(self) -> dict[str, str]:
+        """The workload of each layer and size of the lost cases, as comparisons are called."""
         return {
-            self.baseline.case_names[old]: self.baseline.cases[old].workload
-            for old, new in self.match.same.items()
-            if old in first and new not in second
-        }
+            self._case(side.case.id, side.case.variant, side.layer, side.payload_bytes):
+            side.case.workload
+            for side in sides(self.baseline)
+            if side.case.id in self.lost
+        }  # fmt: skip
+
+    @property
+    def failed_launches(self) -> list[str]:
+        """How many launches of each run failed."""
+        runs = self.baseline, self.candidate
+        n_failed = [int((~run.ends["ok"].astype(bool)).sum()) for run in runs]
+        return [
+            f"the {side} run: {n} of {len(run.ends)} launches failed"
+            for side, n, run in zip(self.sides, n_failed, runs, strict=True)
+            if n
+        ]
 
     @property
     def _count(self) -> str:
@@ -125,8 +150,8 @@ class ComparedRuns:
             line += f" A run has no time of {self.control} in their blocks."
             lines.append(line + f" {_PASSES}." * (not self.undecided_fail))
         if self.lost:
-            which = f"in the {self.sides[1]} run"
-            lines.append(f"Lost: {some([*self.lost], _MOST_NAMED)}: no launch ended well {which}.")
+            named = some(self.lost_names, _MOST_NAMED)
+            lines.append(f"Lost: {named}: no launch ended well in the {self.sides[1]} run.")
         return [*lines, *self._other_bytes()]
 
     def _remedy(self) -> str:
@@ -269,13 +294,8 @@ class ComparedRuns:
         runs = self.baseline, self.candidate
         first, second = map(warnings.disturbances, runs)
         one, two = (f"the {side} run" for side in self.sides)
-        n_failed = [int((~run.ends["ok"].astype(bool)).sum()) for run in runs]
         return [
-            *(
-                f"{side}: {n} of {len(run.ends)} launches failed"
-                for side, n, run in zip((one, two), n_failed, runs, strict=True)
-                if n
-            ),
+            *self.failed_launches,
             *(f"not the same: {difference}" for difference in self.match.differences),
             *self.match.alone,
             *self._other_hosts(one, two),
@@ -295,12 +315,15 @@ class ComparedRuns:
 
 
 def _terminal(runs: ComparedRuns) -> str:
-    return terminal.page("\n".join(runs.headline), runs.warnings, [runs.names, runs.table])
+    tables = [runs.table] if runs.comparisons else []
+    return terminal.page("\n".join(runs.headline), runs.warnings, [runs.names, *tables])
 
 
 def _markdown(runs: ComparedRuns) -> str:
     title, *rest = runs.headline
-    opening: list[str | Table] = ["\n".join(rest), runs.names, runs.table]
+    opening: list[str | Table] = ["\n".join(rest), runs.names]
+    if runs.comparisons:
+        opening.append(runs.table)
     return markdown.page(title, filter(None, opening), runs.warnings, [])
 
 
@@ -323,9 +346,14 @@ def _junit(runs: ComparedRuns) -> str:
         kind = "failure" if runs.undecided_fail else "skipped"
         junit.add_element(case, kind, "", type="control", message=text)
         cases.append(case)
-    for name, workload in runs.lost.items():
+    for name, workload in runs.lost_sides.items():
         case = junit.case(name, workload)
         junit.add_element(case, "error", "", type="launch", message="no launch ended well")
+        cases.append(case)
+    if runs.failed and not runs.lost:
+        case = junit.case("all launches", "launches")
+        message = "; ".join(runs.failed_launches)
+        junit.add_element(case, "error", "", type="launch", message=message)
         cases.append(case)
     return junit.document(runs.candidate.manifest, cases)
 
@@ -340,7 +368,7 @@ def _json(runs: ComparedRuns) -> str:
             "candidate": runs.candidate.manifest.id,
             "differences": [asdict(difference) for difference in runs.match.differences],
             "alone": list(runs.match.alone),
-            "lost": [*runs.lost],
+            "lost": runs.lost_names,
             "control": runs.control or None,
             "without_control": [*runs.without_control],
             "warnings": runs.warnings,

@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import scipy
 
-from commbench.errors import UsageError
 from commbench.model import Case, Comparison
 from commbench.stats import inference
 from commbench.stats.inference import CONFIDENCE, MIN_LAUNCHES
@@ -105,7 +104,9 @@ def comparisons(run: Run) -> list[Comparison]:
     min_effect = MIN_EFFECT if rule is None else rule.detect
     groups: dict[Any, list[Side]] = {}
     for side in sides(run):
-        key = _task(side.case), side.layer, side.payload_bytes
+        # All pairs at once have the same payload with other blocks between more workers.
+        nbytes = run.message_bytes(side.case.id, side.layer, side.payload_bytes)
+        key = _task(side.case), side.layer, side.payload_bytes, nbytes
         groups.setdefault(key, []).append(side)
     results = []
     for group in groups.values():
@@ -255,20 +256,10 @@ def between(
         compared, so that a change of the whole machine cancels.
     history
         Runs of other days. A difference that two of them may have is ``inconclusive``.
-
-    Raises
-    ------
-    UsageError
-        If a run has no case that can be compared with the control.
     """
     olds, news = (
         relative_to(control, sides(run)) if control else sides(run) for run in (baseline, candidate)
     )
-    if control and not (olds and news):
-        raise UsageError(
-            f"no case can be compared with {control}: a control is a backend of both runs that "
-            "took turns with others"
-        )
     candidates = {_key(side): side for side in news}
     pairs = [
         (side, candidates[key])

@@ -211,10 +211,12 @@ def describe_settings(case: Case) -> str:
         "iterations": case.iterations,
         "warmups": case.warmups,
     }
+    # A function of a module is to be compared with its other versions.
+    left_out = (*_SWEPT, *["sha256"] * (":" in case.workload))
     return ", ".join(
         f"{key}={_text(value)}"
         for key, value in settings.items()
-        if key not in _SWEPT and _text(value)
+        if key not in left_out and _text(value)
     )
 
 

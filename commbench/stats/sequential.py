@@ -142,8 +142,8 @@ def undecided(run: Run) -> list[Comparison]:
 def imprecise(run: Run) -> pd.DataFrame:
     """Return the summaries of cases that are compared with none, and not known well enough.
 
-    Well enough is an interval within ±``detect`` of the median. The column ``half_width`` has what
-    it is; it is infinite if the interval's level is below 95 %, or if the median is 0.
+    Well enough is an interval within ±``detect`` of the median. The column ``within`` has the share
+    at its farther end; it is infinite if the interval's level is below 95 %, or the median is 0.
     """
     rule = run.manifest.stopping
     compared = {
@@ -152,9 +152,10 @@ def imprecise(run: Run) -> pd.DataFrame:
     table = run.summaries
     table = table[(table["n_launches"] > 0) & ~table["case_id"].isin(compared)]
     sufficient = (table["confidence"] >= CONFIDENCE) & (table["median_s"] > 0)
-    half = (table["ci_high_s"] - table["ci_low_s"]) / 2 / table["median_s"]
-    table = table.assign(half_width=half.where(sufficient, math.inf))
-    return table[table["half_width"] > (rule.detect if rule else 0.0)]
+    ends = table[["ci_low_s", "ci_high_s"]].div(table["median_s"], axis="index")
+    within = (ends - 1).abs().max(axis="columns")
+    table = table.assign(within=within.where(sufficient, math.inf))
+    return table[table["within"] > (rule.detect if rule else 0.0)]
 
 
 def unknown(run: Run) -> list[str]:

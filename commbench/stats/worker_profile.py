@@ -145,8 +145,8 @@ def worker_times(run: Run) -> pd.DataFrame:
     -------
     DataFrame
         One row per case without ``outer_regions``, launch, iteration and worker: ``wall_s`` and
-        the four parts that add up to it: ``transfer_only_s`` (at least one incoming fetch and no
-        task), ``overlap_s`` (both), ``compute_only_s`` (at least one task and no fetch),
+        the four parts that add up to it: ``transfer_only_s`` (at least one incoming fetch or
+        P2P batch and no task), ``overlap_s`` (both), ``compute_only_s`` (at least one task alone),
         ``neither_s``.
     """
     fetches, tasks = _fetches_and_tasks(run)

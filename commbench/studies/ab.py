@@ -171,15 +171,15 @@ def _add(path: Path, into: directory.RunStore, number: int, said: str) -> tuple[
     These end with its standard error, `said`, if it did not.
     """
     notes: list[str] = []
-    ends: list[bool] = []
+    ends: list[LaunchEnd] = []
     logs, kept = path / "logs", into.path / "logs" / f"block-{number}"
     moved = str(logs.absolute()), str(kept.absolute())
     for fields in records.read(path / "samples.jsonl", notes):
         record: Record = records.KINDS[fields.pop("record")](**{**fields, "launch": number})
         if isinstance(record, LaunchEnd):
-            record = replace(record, block=number)
-            ends.append(record.ok)
-        elif isinstance(record, Failure):
+            ends.append(replace(record, block=number))
+            continue
+        if isinstance(record, Failure):
             record = replace(record, message=record.message.replace(*moved))
         into.append(record)
     block = into.parts(f"block-{number}")
@@ -190,11 +190,14 @@ def _add(path: Path, into: directory.RunStore, number: int, said: str) -> tuple[
             launches = [number] * len(table)
             block.add_table(kind, table.set_column(column, table.schema.field(column), [launches]))
     block.close()
+    # A launch without its transfers doesn't count.
+    for end in ends:
+        into.append(end)
     if logs.exists():
         with suppress(OSError):
             shutil.move(logs, kept)
     # A measurement that crashed lacks ends.
-    ok = all(ends) and len(ends) == len(into.manifest.suite.cases)
+    ok = all(end.ok for end in ends) and len(ends) == len(into.manifest.suite.cases)
     return ok, notes if ok else [*notes, said.replace(*moved)]
 
 

@@ -60,13 +60,9 @@ def extend(
     # Launches that complete a block have its iterations.
     chosen = None
     if data.last_block()[0] > N_PILOT_LAUNCHES and not rule.fixed_iterations:
-        is_last = ends["ok"].astype(bool) & (ends["block"] == ends["block"].max())
-        last = ends.loc[is_last, ["case_id", "launch"]]
-        is_timed = (data.samples["layer"] == "workload") & ~data.samples["warmup"]
-        counts = data.samples[is_timed].merge(last).groupby(["case_id", "launch"]).size()
-        chosen = int(counts.max()) if len(counts) else stats.next_block(data).iterations
-    for number, launch in enumerate(launches):
-        begins_block = number > 0 and launch.position == 0
+        chosen = last_iterations(data) or stats.next_block(data).iterations
+    for launch in launches:
+        begins_block = launch.position == 0 and launch.block not in set(ends["block"])
         if begins_block and stats.look(read()) == stats.N_LOOKS:
             break
         yield _designed(launch, chosen)
@@ -87,6 +83,16 @@ def extend(
         block = plan(suite, manifest.seed, done=last_launches, begun=begun, n_blocks=n_blocks)
         for launch in block:
             yield _designed(launch, iterations)
+
+
+def last_iterations(run: Run) -> int:
+    """Return the timed iterations of a successful launch in the last block; 0 if there is none."""
+    ends = run.ends
+    is_last = ends["ok"].astype(bool) & (ends["block"] == ends["block"].max())
+    last = ends.loc[is_last, ["case_id", "launch"]]
+    is_timed = (run.samples["layer"] == "workload") & ~run.samples["warmup"]
+    counts = run.samples[is_timed].merge(last).groupby(["case_id", "launch"]).size()
+    return int(counts.max()) if len(counts) else 0
 
 
 def _designed(launch: Launch, iterations: int | None) -> Launch:

@@ -144,6 +144,7 @@ def _make(commit: str, install: str, show: Callable[[str], None]) -> Path:
 
 def _content(source: Path, install: str) -> str:
     """Return what the environment of a worktree depends on, besides its commit."""
+    install = f"{sys.version}\n{install}"
     if _name(source) == "commbench":
         return install
     requirement, digest = _commbench(), hashlib.sha256()

@@ -186,6 +186,8 @@ def normalize(name: str, folder: Path = Path()) -> str:
     """
     if not name.endswith(".py"):
         return name
+    if "\0" in name:
+        raise UsageError(f"{name!r} is no path of a script")
     path = (folder / os.path.expanduser(name)).resolve()
     for base, prefix in ((Path.cwd(), ""), (Path.home().resolve(), "~/")):
         if path.is_relative_to(base):

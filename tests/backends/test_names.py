@@ -2,8 +2,9 @@
 
 import importlib.util
 import os
+import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import psutil
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from commbench.backends import parse
 from commbench.backends.base import Backend
 from commbench.backends.tcp import TcpBackend
-from commbench.backends.ucx import UcxBackend
+from commbench.backends.ucx import UcxBackend, log_variables, logged
 from commbench.errors import UnknownNameError, UsageError
 from commbench.machine import environment, installed
 from commbench.model import registry
@@ -22,7 +23,7 @@ OPTIONS = ("tcp", "shm", "nvlink", "ib")
 SCRATCH = Path("/scratch")
 LOG = {
     "UCX_LOG_LEVEL": "info",
-    "UCX_LOG_FILE": "/scratch/ucx-%p.log",
+    "UCX_LOG_FILE": "/scratch/ucx-%h-%p.log",
     "UCX_WARN_UNUSED_ENV_VARS": "n",
 }
 TCP, SHM, IB, NVLINK = "tcp/eth0", "sysv/memory", "rc_mlx5/mlx5_0:1", "cuda_ipc/cuda"
@@ -186,17 +187,23 @@ def endpoint(lanes, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("lanes", "name"),
+    ("lanes", "cupy", "name"),
     [
-        ([TCP, SHM], SHM),
-        ([SHM, TCP], SHM),
-        ([TCP, SHM, IB, NVLINK], NVLINK),
-        (["cuda_copy/cuda", TCP], TCP),
-        ([], ""),
+        ([TCP, SHM], False, SHM),
+        ([SHM, TCP], False, SHM),
+        ([TCP, SHM, IB, NVLINK], True, NVLINK),
+        # A process without CuPy has nothing in the memory of a GPU.
+        ([TCP, NVLINK], False, TCP),
+        (["cuda_copy/cuda", TCP], True, TCP),
+        ([], True, ""),
     ],
 )
-def test_the_fastest_lane_names_the_transport(lanes, name, monkeypatch):
+def test_the_fastest_lane_names_the_transport(lanes, cupy, name, monkeypatch):
     monkeypatch.delenv("UCX_LOG_FILE", raising=False)
+    if cupy:
+        monkeypatch.setitem(sys.modules, "cupy", ModuleType("cupy"))
+    else:
+        monkeypatch.delitem(sys.modules, "cupy", raising=False)
     used = UcxBackend.transport(endpoint(lanes, monkeypatch))
     assert used.name == name
     assert used.evidence == f"ucp_ep_query: {' '.join(lanes)}"
@@ -210,6 +217,15 @@ def test_the_last_line_of_ucxs_log_about_the_transport_is_quoted(tmp_path, monke
     monkeypatch.setenv("UCX_LOG_FILE", str(tmp_path / "ucx-%p.log"))
     used = UcxBackend.transport(endpoint([SHM, TCP], monkeypatch))
     assert used.evidence.endswith(f"; log: ucp_context_0 intra-node cfg#1 tag({SHM})")
+
+
+def test_the_log_is_that_of_the_process_on_this_host(tmp_path, monkeypatch):
+    line = "[1.5] [host:1:0] ucp_worker.c:1 UCX  INFO  ucp_context_0 intra-node cfg#1 tag({})"
+    for host, lane in (("node1", SHM), ("node2", TCP)):
+        (tmp_path / f"ucx-{host}-{os.getpid()}.log").write_text(line.format(lane))
+    monkeypatch.setenv("UCX_LOG_FILE", log_variables(tmp_path)["UCX_LOG_FILE"])
+    monkeypatch.setattr("socket.gethostname", lambda: "node2.cluster.org")
+    assert logged() == [f"ucp_context_0 intra-node cfg#1 tag({TCP})"]
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,23 @@ def test_references_select_cases_that_differ_in_any_setting_of_the_cluster(tmp_p
     assert "5 checked, 0 failed" in result.stdout
 
 
+def test_references_select_cases_that_differ_in_sizes_and_layers(tmp_path):
+    cases = [
+        builders.case(workload="pingpong", params={"sizes": (size,), "layers": (layer,)})
+        for size, layer in ((1, "comm"), (8192, "coroutine"))
+    ]
+    records = [
+        builders.message(case, 1e-3 * (1 + launch / 100), *case.params["sizes"], launch=launch,
+                         layer=case.params["layers"][0])
+        for case in cases for launch in range(6)
+    ]  # fmt: skip
+    path = builders.written(tmp_path, cases, builders.ended(records), environment=NODE1).path
+    check(path, "--write-reference", tmp_path / "new.toml")
+    result = check(path, "--reference", tmp_path / "new.toml")
+    assert result.exit_code == 0, result.output
+    assert "2 checked, 0 failed" in result.stdout
+
+
 BAD = {
     "unit": ({"unit": '"MB/s"'}, "reference[0]: unknown unit of a time 'MB/s'", "known: ms, ns"),
     "unit of a throughput": (

@@ -266,13 +266,40 @@ def test_runs_without_a_common_case_are_refused(tmp_path):
     assert "merge over tcp is in old alone; merge over ucx is in new alone" in error
 
 
-@pytest.mark.parametrize("force", [(), ("--force",)])
-def test_run_without_a_good_launch_is_refused(force, old, tmp_path):
+@pytest.fixture
+def broken(tmp_path):
+    """Return a run of which all launches failed."""
     failed = [builders.failure(case) for case in CASES]
     failed += [builders.end(case, ok=False) for case in CASES]
-    new = builders.written(tmp_path, CASES, failed, environment=MACHINE).path
-    error = usage_error(compare(old, new, *force))
+    return builders.written(tmp_path, CASES, failed, environment=MACHINE).path
+
+
+@pytest.mark.parametrize("force", [(), ("--force",)])
+def test_runs_without_a_good_launch_are_refused(force, broken):
+    error = usage_error(compare(broken, broken, *force))
     assert "no launch of a case ended well in both" in error
+
+
+@pytest.mark.parametrize("form", ["terminal", "markdown", "junit", "json"])
+def test_a_run_that_lost_all_cases_is_status_1(form, old, broken):
+    result = compare(old, broken, "--format", form)
+    assert result.exit_code == 1
+    if form == "junit":
+        lost = ElementTree.fromstring(result.stdout).findall("testcase[error]")
+        assert [case.get("name") for case in lost] == ["merge tcp", "merge ucx"]
+    elif form == "json":
+        content = json.loads(result.stdout)
+        assert (content["outcome"], len(content["lost"])) == ("undecided", 2)
+    else:
+        assert "Lost: merge over tcp, merge over ucx: no launch ended well" in result.stdout
+
+
+def test_a_case_that_is_lost_has_no_multiple_of_the_control(old, tmp_path):
+    records = builders.launches(CASES[0], STEADY)
+    new = builders.written(tmp_path, CASES, records, environment=MACHINE).path
+    result = compare(old, new, "--control", "tcp")
+    assert result.exit_code == 1
+    assert result.stdout.startswith("Lost: merge over ucx: no launch ended well")
 
 
 @pytest.mark.parametrize("form", ["terminal", "junit", "json"])
@@ -290,7 +317,7 @@ def test_a_case_of_which_all_launches_failed_in_one_run_fails(old, tmp_path, for
     new = builders.written(tmp_path / "new", CASES, records, environment=MACHINE).path
     result = compare(old, new, "--format", form)
     assert result.exit_code == 1
-    assert "merge over ucx" in result.stdout
+    assert ("merge ucx" if form == "junit" else "merge over ucx") in result.stdout
     if form == "terminal":
         assert "Lost: merge over ucx: no launch ended well in the second run." in result.stdout
         assert "the second run: 6 of 12 launches failed" in " ".join(result.stdout.split())
@@ -502,6 +529,13 @@ def test_what_other_days_differ_by_is_no_verdict(old, tmp_path):
     assert json.loads(result.stdout) == content
     assert "Not in the history" in result.stderr
     assert "schema version 0" in result.stderr
+    case = builders.case("tcp", params={"rows": 1})
+    cut = write(tmp_path, "cut", 5.0, day=5, records=[builders.transfer(case, 0.0, 0.5)])
+    (part,) = (cut / "transfers").iterdir()
+    part.write_bytes(part.read_bytes()[:-9])
+    result = compare(old, new, "--history", tmp_path, "--format", "json")
+    assert json.loads(result.stdout) == content
+    assert f"can't read {part}" in result.stderr
     alike = write(tmp_path, "alike", 1.01, day=9)
     assert compared(old, alike)[1]["comparisons"][0]["verdict"] == "same"
     status, content = compared(old, alike, "--history", tmp_path, "--undecided", "fail")
@@ -528,6 +562,9 @@ def test_a_failed_launch_is_status_1(old, tmp_path):
     result = compare(old, write(tmp_path, "new", cases=cases, records=failed))
     assert result.exit_code == 1
     assert result.stdout.startswith("Same: 2 of 2 cases")
+    result = compare(old, tmp_path / "new", "--format", "junit")
+    (lost,) = ElementTree.fromstring(result.stdout).findall("testcase[error]")
+    assert "the second run: 2 of 14 launches failed" in lost.find("error").get("message")
     slower = write(tmp_path, "slower", 1.3, cases=cases, records=failed)
     assert compare(old, slower).exit_code == 3
     # An interrupted run has no failed launch.

@@ -122,6 +122,21 @@ def test_pyperf_names_have_the_parameters(recorded):
     assert first.replace("rows=1", "rows=2") == second
 
 
+def test_pyperf_names_have_the_exact_size_of_a_message(recorded):
+    ping = builders.case(workload="pingpong")
+    every = builders.case(workload="all-to-all", n_workers=3)
+    sizes = {8191: (ping, "comm"), 8193: (ping, "comm"), 6 << 20: (every, "together")}
+    records = [
+        builders.message(case, 1e-3, size, launch=launch, layer=layer)
+        for size, (case, layer) in sizes.items()
+        for launch in range(2)
+    ]
+    text = pyperf_report.render(recorded([ping, every], builders.ended(records)))
+    names = [benchmark["metadata"]["name"] for benchmark in json.loads(text)["benchmarks"]]
+    for words in ("comm 8,191 B", "comm 8,193 B", "together 1 MiB"):
+        assert sum(words in name for name in names) == 1
+
+
 def test_junit_has_failed_and_skipped_cases(tmp_path):
     cases = (*MERGES, builders.case("mpi"))
     records = [

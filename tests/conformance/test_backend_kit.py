@@ -116,6 +116,12 @@ def test_a_backend_that_cant_run_here_is_unavailable_and_not_wrong(install):
         check_backend("mine")
 
 
+def test_a_missing_gpu_is_no_defect_of_the_backend(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    with pytest.raises(UnavailableError, match="GPU"):
+        check_backend("tcp", "gpu")
+
+
 LAYERS = ("raw", "coroutine", "comm", "worker")
 LAUNCHED = {
     "a launch over mine failed: it broke": {"failed": True},

@@ -26,6 +26,22 @@ from commbench.workloads.pingpong import PingPong
 MERGE = '[[case]]\nworkload = "merge"\n'
 
 BAD = {
+    "numbers of workers of a pair": (
+        '[[case]]\nworkload = "pingpong"\nworkers = [2, 4]', "runs between two processes",
+        "case[0]",
+    ),
+    "largest of a number": (
+        MERGE + 'params = {rows = 5}\nscaling = {rows = "largest"}', "for a list of sizes",
+    ),
+    "largest of the threads": (
+        MERGE + 'scaling = {threads_per_worker = "largest"}', "for a list of sizes",
+    ),
+    "date in a list for Dask": (
+        'cluster.dask_config = {"distributed.scheduler.preload" = [2020-01-01]}\n' + MERGE,
+        "a list of these",
+    ),
+    "no path": ('[[case]]\nworkload = "a\\u0000.py"', "no path of a script"),
+    "no path of placements": ('cluster.placement = "a\\u0000"\n' + MERGE, "null byte"),
     "unknown key of the suite": ("launch = 3\n" + MERGE, "'launch' (did you mean 'launches'?)"),
     "unknown key of the cluster": (
         "[cluster]\nworkers = 2\n" + MERGE, "'workers'", "known: cpus_per_worker, dask", ".cluster",

@@ -90,6 +90,12 @@ def test_from_scale_leaves_out_a_case_at_smaller_scales(read):
     assert [len(read(content, scale=scale).cases) for scale in (0.4, 0.5, 1.0)] == [1, 2, 2]
 
 
+def test_a_scale_that_leaves_out_all_cases_is_refused_with_the_least_one(read):
+    content = SCALED + "from_scale = 0.5\n" + SCALED + "from_scale = 0.1\n"
+    with pytest.raises(UsageError, match=r"scale is 0.01, and the first case begins at 0.1"):
+        read(content, scale=0.01, placement="auto")
+
+
 def test_a_list_of_workers_is_a_case_for_each_number_and_backend(read):
     suite = read('backends = ["tcp", "ucx"]\n' + SCALED + "workers = [2, 3]\n")
     cases = [(case.backend, case.cluster.n_workers) for case in suite.cases]

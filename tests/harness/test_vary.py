@@ -54,7 +54,11 @@ def test_what_cant_be_varied_is_refused_before_anything_starts(text, message, tm
 
 @pytest.mark.parametrize(
     ("backend", "text"),
-    [("ucx:shm", "UCX_TLS=tcp|sm"), ("tls", "distributed.comm.require-encryption=true|false")],
+    [
+        ("ucx:shm", "UCX_TLS=tcp|sm"),
+        ("tls", "distributed.comm.require-encryption=true|false"),
+        ("tls", "distributed.comm.require_encryption=true|false"),
+    ],
 )
 def test_a_setting_that_the_backend_sets_is_refused(backend, text):
     with pytest.raises(UsageError, match=f"{backend} sets .* itself"):

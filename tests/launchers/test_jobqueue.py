@@ -18,7 +18,7 @@ import pytest
 from commbench.errors import LaunchError, UnavailableError, UsageError
 from commbench.harness import runner
 from commbench.harness.cases import cases_for
-from commbench.launchers import local, members
+from commbench.launchers import jobqueue, local, members
 from commbench.machine import process
 from commbench.model import ClusterSpec, Launch, Sample, registry
 
@@ -104,7 +104,12 @@ def test_options_and_configuration_become_directives(queue):
 def test_a_script_exports_the_variables_of_backend_and_user(queue, tmp_path, monkeypatch):
     monkeypatch.setenv("UCX_NET_DEVICES", "mlx5_0:1 and 'more' $HOME")
     python = processes.program(tmp_path / "python", "env -0")
-    prologue = "job_script_prologue=export UCX_TLS=loses SITE=yes"
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    monkeypatch.setenv("LD_LIBRARY_PATH", "/login")
+    prologue = (
+        "job_script_prologue=export UCX_TLS=loses SITE=yes MKL_NUM_THREADS=4 "
+        "LD_LIBRARY_PATH=/module:$LD_LIBRARY_PATH"
+    )
     (script,) = dry_run(
         queue, "--launches", 1, "--backends", "ucx:shm",
         "--launcher-option", f"python={python}", "--launcher-option", prologue,
@@ -115,7 +120,8 @@ def test_a_script_exports_the_variables_of_backend_and_user(queue, tmp_path, mon
     assert environ["UCX_TLS"] == "tcp,sm"
     assert environ["UCX_NET_DEVICES"] == "mlx5_0:1 and 'more' $HOME"
     assert environ["OMP_NUM_THREADS"] == "1"
-    assert environ["SITE"] == "yes"
+    assert (environ["SITE"], environ["MKL_NUM_THREADS"]) == ("yes", "4")
+    assert environ["LD_LIBRARY_PATH"] == "/module:/login"
 
 
 @EACH_QUEUE
@@ -251,6 +257,22 @@ def test_jobs_are_cancelled_when_the_launch_is_ended(install, tmp_path, monkeypa
     monkeypatch.setattr(members, "wait_for", end_launch)
     with pytest.raises(LaunchError, match="ended"):
         registry.load("launcher", "slurm")().start(spec("slurm"), "tcp", tmp_path)
+
+
+def test_no_job_is_submitted_once_the_launch_is_ended(install, tmp_path, monkeypatch):
+    folder = install("slurm", NEVER)
+    monkeypatch.setattr(process, "_undo", [])
+    submit = jobqueue.JobCluster._submit
+
+    def end_before_the_second(cluster, job):
+        if cluster._jobs:
+            process.undo_all()
+        submit(cluster, job)
+
+    monkeypatch.setattr(jobqueue.JobCluster, "_submit", end_before_the_second)
+    with pytest.raises(LaunchError, match="ended before all jobs were submitted"):
+        registry.load("launcher", "slurm")().start(spec("slurm"), "tcp", tmp_path)
+    assert (folder / "cancelled").read_text().split() == ["4194305"]
 
 
 @pytest.mark.slow

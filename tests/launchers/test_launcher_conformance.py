@@ -20,8 +20,11 @@ def needs(package):
 
 
 @pytest.mark.slow
-def test_local(tmp_path, tag):
-    check_launcher("local", tmp_path, threads_per_worker=2)
+@pytest.mark.parametrize(
+    "given", [{"threads_per_worker": 2}, {"launcher_options": {"processes": "1"}}]
+)
+def test_local(given, tmp_path, tag):
+    check_launcher("local", tmp_path, **given)
 
 
 @pytest.mark.slow

@@ -198,6 +198,18 @@ def test_a_stopped_scheduler_is_killed_when_its_cluster_is_closed(tmp_path, tag,
     assert tag.processes() == []
 
 
+def test_workers_have_all_variables_that_the_configuration_gives_to_nannies(monkeypatch):
+    for name in ("OMP_NUM_THREADS", "MINE", "KEPT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("KEPT", "by this process")
+    given = {"OMP_NUM_THREADS": 4, "MINE": None, "KEPT": "no"}
+    with dask.config.set({"distributed.nanny.environ": given}):
+        environ = local.nanny_environment()
+    assert (environ["OMP_NUM_THREADS"], environ["KEPT"]) == ("4", "by this process")
+    assert "MINE" not in environ
+    assert "MKL_NUM_THREADS" in environ
+
+
 @pytest.mark.slow
 def test_workers_that_share_processes_are_measured_without_their_threads(tmp_path, tag):
     run = processes.measured(

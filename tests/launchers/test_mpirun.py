@@ -155,7 +155,13 @@ def test_open_mpi_exports_the_environment_to_the_hosts(mpiexec_arguments, monkey
 @pytest.mark.parametrize("name", ["Open MPI", "OpenRTE"])
 def test_open_mpi_does_not_bind_a_rank_with_all_its_threads_to_a_core(name, mpiexec_arguments):
     arguments = mpiexec_arguments(f"mpiexec ({name}) 4.1.4", n_workers=1, threads_per_worker=8)
-    assert arguments[:4] == ["--bind-to", "none", "-n", "2"]
+    assert arguments[:2] == ["--bind-to", "none"]
+
+
+@needs_mpi
+def test_open_mpi_starts_more_ranks_than_cores(mpiexec_arguments):
+    arguments = mpiexec_arguments("mpiexec (Open MPI) 5.0.8", n_workers=999)
+    assert arguments[2:6] == ["--map-by", ":OVERSUBSCRIBE", "-n", "1000"]
 
 
 @needs_mpi

@@ -78,6 +78,7 @@ def test_a_group_without_entry_points_has_no_names():
     [
         ("import a_package_that_is_not_there", "No module named 'a_package_that_is_not_there'"),
         ("raise OSError('libcudart.so.12: cannot open shared object file')", "libcudart.so.12"),
+        ("raise RuntimeError('cannot load MPI library')", "cannot load MPI library"),
         ("", "has no attribute 'Thing'"),
     ],
 )

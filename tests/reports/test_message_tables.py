@@ -7,7 +7,11 @@ from builders import message, sample, transfer
 
 from commbench.model import LAYERS
 from commbench.reports import html, terminal
-from commbench.reports.sections.message_tables import tables_by_layer, tables_by_size
+from commbench.reports.sections.message_tables import (
+    opening_by_size,
+    tables_by_layer,
+    tables_by_size,
+)
 
 
 def content(recorded, times, sizes=(1,)):
@@ -57,6 +61,19 @@ def test_7_of_many_sizes_are_shown(recorded):
     (table,) = tables_by_layer(content(recorded, TIMES, sizes))
     assert [row[0] for row in table.rows if row[0]][0::6] == ["1 B", "4 MiB"]
     assert "7 of 23 sizes" in table.note
+
+
+def test_the_opening_has_the_smallest_and_the_largest_of_many_sizes(recorded):
+    (table,) = opening_by_size(content(recorded, TIMES, tuple(2**n for n in range(23))))
+    sizes = [row[0] for row in table.rows]
+    assert (sizes[0], sizes[-1], len(sizes)) == ("1 B", "4 MiB", 7)
+
+
+def test_the_opening_has_the_last_layer_whatever_the_peer_is_called(recorded):
+    case = builders.case("tcp", "pingpong", params={"peer": "fe80::2"})
+    records = [message(case, 1e-3, 1, layer=layer) for layer in ("raw", "comm")]
+    (table,) = opening_by_size(recorded([case], builders.ended(records)))
+    assert "comm layer" in table.title
 
 
 @pytest.mark.parametrize("times", [{"tcp": {"comm": 1e-3}}, {}])

@@ -530,6 +530,15 @@ def test_what_a_budget_left_open_has_a_longer_one_and_no_warning(recorded, detec
     assert "undecided" in terminal.render(run)
 
 
+def test_a_budget_without_a_verdict_has_a_longer_one_for_the_same_difference(recorded):
+    run = run_of(
+        recorded, {"tcp": [1.0, 1.1], "mpi": [1.0, 1.2]}, command="commbench run merge --budget 9s",
+        stopping=Stopping(budget_s=9.0, detect=0.02),
+    )  # fmt: skip
+    assert re.search(r"have a verdict: commbench run merge --budget \d+m --detect 2%\n",
+                     opening.next_steps(run))  # fmt: skip
+
+
 def test_spreads_between_and_within_launches_are_one_line(recorded):
     noisy = [*NOISY, *NOISY]
     case = builders.case()

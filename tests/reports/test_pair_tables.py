@@ -89,6 +89,17 @@ def test_missing_pairs_are_those_of_all_workers_that_were_seen(recorded):
     assert "2 of 6 pairs had none" in titled(content, "Bandwidth per pair of workers, one").note
 
 
+def test_pairs_that_rounds_leave_out_are_not_missing(recorded):
+    records = [
+        replace(record, channel="rounds" if record.channel == "together" else record.channel)
+        if hasattr(record, "channel") else record
+        for record in measured()
+        if (getattr(record, "channel", ""), getattr(record, "dst", "")) != ("alone", "1")
+    ]  # fmt: skip
+    content = recorded([CASE], records)
+    assert "had none" not in titled(content, "Bandwidth per pair of workers, one").note
+
+
 def test_slow_pairs_come_before_the_pair_tables(slow):
     i = titles(slow).index("Slow pairs of workers")
     assert titles(slow)[i + 1].startswith("Bandwidth per pair of workers, one at a time")

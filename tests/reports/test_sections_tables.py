@@ -35,6 +35,33 @@ def test_cases_with_different_parameters_have_separate_tables(recorded):
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ({"memory_limit": "1GB"}, "memory_limit=1GB"),
+        ({"dask_config": {"distributed.comm.retry.count": 3}}, "distributed.comm.retry.count=3"),
+        ({"env": {"UCX_TLS": "tcp"}}, "UCX_TLS=tcp"),
+    ],
+)
+def test_titles_have_the_settings_of_the_cluster(recorded, setting, words):
+    cases = [builders.case(), builders.case(cluster=ClusterSpec(**setting))]
+    run = recorded(cases, [record for case in cases for record in launches(case, [1.0] * 6)])
+    titles = [table.title for table in tables(run) if "time per" in table.title]
+    assert [words in title for title in titles] == [False, True]
+
+
+def test_times_are_compared_with_the_first_backend_that_has_a_good_launch(recorded):
+    ucx, tcp, mpi = (builders.case(name) for name in ("ucx", "tcp", "mpi"))
+    records = [builders.sample(ucx, 1.0), builders.failure(ucx), builders.end(ucx, ok=False)]
+    records += [*launches(tcp, [1.0] * 6), *launches(mpi, [2.0] * 6)]
+    run = recorded([ucx, tcp, mpi], records)
+    (table,) = (table for table in tables(run) if "time per" in table.title)
+    assert "time vs\ntcp" in table.columns
+    assert [row[table.columns.index("time vs\ntcp")] for row in table.rows] == [
+        "—", "1", "2.00×, slower",
+    ]  # fmt: skip
+
+
 def test_operations_have_their_rate_and_tasks_of_a_duration_their_efficiency(recorded):
     cases = [
         builders.case(backend, "patterns", params={"task_s": task_s}, n_workers=2)

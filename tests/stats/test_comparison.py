@@ -57,6 +57,19 @@ def test_a_candidate_that_takes_longer_is_slower():
     assert (result.n_launches, result.min_effect) == (6, 0.05)
 
 
+@pytest.mark.parametrize(("layer", "n"), [("alone", 1), ("together", 0)])
+def test_blocks_of_other_sizes_between_more_workers_are_not_compared(recorded, layer, n):
+    cases = [
+        builders.case(workload="all-to-all", n_workers=workers, varied=("workers",))
+        for workers in (3, 4)
+    ]
+    records = [
+        message(case, 1.0 + launch / 100, 12 << 20, layer=layer, launch=launch)
+        for case in cases for launch in range(6)
+    ]  # fmt: skip
+    assert len(recorded(cases, builders.ended(records)).comparisons) == n
+
+
 def test_swapped_sides_give_the_inverse_ratio_and_verdict():
     one, two = verdict(STEADY, scaled(3)), verdict(scaled(3), STEADY)
     assert two.verdict == "faster"

@@ -5,11 +5,17 @@ import pytest
 from commbench import stats
 from commbench.model import USER_CODE, ClusterSpec, Region
 from commbench.reports.sections import tables
-from commbench.stats.selection import n_warmup
+from commbench.stats.selection import describe_settings, n_warmup
 
 
 def noise(n, seed=0):
     return np.random.default_rng(seed).lognormal(0, 0.1, n)
+
+
+def test_versions_of_a_function_have_the_same_settings_and_those_of_a_script_have_others():
+    for name, number in (("package.jobs:merge", 1), ("job.py", 2)):
+        cases = [builders.case(workload=name, params={"sha256": digest}) for digest in ("a", "b")]
+        assert len({*map(describe_settings, cases)}) == number
 
 
 @pytest.mark.parametrize("n_slow", [10, 25, 60])

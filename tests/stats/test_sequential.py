@@ -174,6 +174,13 @@ def test_cases_that_always_fail_do_not_extend_the_budget(recorded):
     assert sequential.limit_s(recorded([case], ends, stopping=rule)) == 60.0
 
 
+def test_a_median_is_known_to_the_farther_end_of_its_interval(recorded):
+    case = builders.case()
+    records = builders.launches(case, [1.0, 1.0, 1.0, 1.0, 1.0, 1.09])
+    run = recorded([case], records, stopping=Stopping(budget_s=300.0, detect=0.05))
+    assert sequential.imprecise(run)["within"].tolist() == pytest.approx([0.09])
+
+
 def test_a_run_of_fixed_launches_has_no_looks(recorded):
     case = builders.case()
     run = recorded([case], launches(case, 6, 3))

@@ -328,6 +328,12 @@ def test_an_outlier_that_is_almost_as_fast_as_expected_is_named_as_without_it(re
     )
 
 
+def test_an_expectation_that_all_links_meet_makes_no_link_a_direction(recorded):
+    rates = even(5, 2 * EXPECTED) | {("0", "1"): 1.2 * EXPECTED, ("1", "0"): 1.35 * EXPECTED}
+    table = expected(recorded, rates)
+    assert named(table) == {("link", "between workers 0 and 1")}
+
+
 def test_pairs_with_other_sizes_of_transfers_are_not_compared(recorded):
     case = builders.case(n_workers=4)
     records = fetches(case, cluster(4, noise=0.05))

@@ -16,6 +16,8 @@ import pytest
 from processes import invoke, usage_error
 
 from commbench import load
+from commbench.errors import UnwritableError
+from commbench.store import parts
 from commbench.studies import ab as study
 from commbench.studies import commits
 from commbench.studies.commits import Environment
@@ -198,8 +200,10 @@ def test_runs_of_commits_have_their_commits(ab, monkeypatch):
 
 
 @pytest.mark.parametrize("differs", [False, True])
-def test_a_script_that_commits_change_causes_a_warning(ab, tmp_path, monkeypatch, differs):
+@pytest.mark.parametrize("target", ["bench.py", "suite.toml"])
+def test_a_script_that_commits_change_causes_a_warning(ab, tmp_path, monkeypatch, differs, target):
     (tmp_path / "bench.py").touch()
+    (tmp_path / "suite.toml").write_text('[[case]]\nworkload = "bench.py"\n')
     monkeypatch.chdir(tmp_path)
     made = {side: Environment(python, side) for side, python in ab.pythons.items()}
     monkeypatch.setattr(commits, "environments", lambda *_: made)
@@ -208,7 +212,7 @@ def test_a_script_that_commits_change_causes_a_warning(ab, tmp_path, monkeypatch
         "differs",
         lambda file, names: differs and (str(file), names) == ("bench.py", [*made]),
     )
-    said = ab("bench.py", launches=1).stderr
+    said = ab(target, launches=1).stderr
     assert ("warning: bench.py differs between the commits" in said) == differs
 
 
@@ -224,6 +228,23 @@ def test_failed_launch_is_status_1_and_keeps_its_logs(ab):
     assert log.read_text() == "why"
 
 
+def test_a_launch_whose_transfers_cannot_be_stored_does_not_count(ab, monkeypatch):
+    ab.bulk = True
+    close = parts.Parts.close
+
+    def full(self):
+        if self._name == "block-1":
+            raise UnwritableError("No space left on device")
+        close(self)
+
+    monkeypatch.setattr(parts.Parts, "close", full)
+    result = ab(launches=3)
+    assert "No space left" in result.output
+    kept = [load(path) for path in (ab.folder / "results").iterdir()]
+    for run in kept:
+        assert {*run.ends["block"]} <= {*run.transfers["launch"]} <= {0}
+
+
 def test_measurement_that_crashed_is_status_1_and_shows_why(ab):
     ab.crashing_block = 1
     result = ab(launches=2)
@@ -235,10 +256,10 @@ def test_measurement_that_crashed_is_status_1_and_shows_why(ab):
 def test_environment_whose_launches_all_fail_is_status_1(ab):
     ab.failing_blocks = (0, 1)
     result = ab(launches=2)
-    assert (result.exit_code, result.stdout) == (1, "")
-    *_, problem, first, base, head = result.stderr.splitlines()
-    assert "have nothing to compare: no launch of a case ended well in both" in problem
-    assert first.startswith("it broke (")
+    assert result.exit_code == 1
+    assert result.stdout.startswith("Lost: merge over tcp: no launch ended well in the head run")
+    assert result.stderr.splitlines()[-1].startswith("it broke (")
+    base, head = result.stdout.splitlines()[-2:]
     assert [path.rpartition("-")[2] for path in (base, head)] == ["base", "head"]
 
 

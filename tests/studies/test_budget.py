@@ -122,6 +122,8 @@ def test_no_block_begins_that_exceeds_the_budget(budget_s, run):
     assert load(path).ended_by == "time"
     assert "launches were run" not in result.stdout
     assert "--resume" not in result.stdout
+    processes.invoke("run", "--resume", path, figures=())
+    assert len(ends(path)) == 2
 
 
 def test_more_budget_is_used_by_a_run_that_is_resumed(run):

@@ -118,6 +118,17 @@ def test_an_environment_stays_until_the_commbench_in_it_changes(
     assert len(shown) == (1 if stays else 2)
 
 
+def test_an_environment_of_another_python_is_made_anew(tmp_path, monkeypatch):
+    repository, steps, shown = Repository(tmp_path), commits._steps, []
+    repository.commit(**{"pyproject.toml": PROJECT})
+    monkeypatch.chdir(repository.path)
+    monkeypatch.setattr(commits, "_steps", lambda *args: islice(steps(*args), 2))
+    for version in ("3.11.7", "3.11.7", "3.12.1"):
+        monkeypatch.setattr(commits.sys, "version", version)
+        commits.environments({"head": "main"}, ".", shown.append)
+    assert len(shown) == 2
+
+
 def test_changes_that_no_commit_has_are_refused(make, project):
     file = project.path / "commbench.py"
     file.write_text("number = 3\n")

@@ -567,6 +567,13 @@ def test_a_client_that_was_disconnected_leaves_nothing_behind(started, tmp_path)
     assert not any(wrapped.values())
 
 
+def test_a_failure_before_the_first_region_is_reported(started, tmp_path, monkeypatch):
+    monkeypatch.setattr(profile.plugins, "is_installed", lambda *_, **__: False)
+    with commbench.profile(started, output=tmp_path) as run:
+        pass
+    assert run.failures["message"].str.contains("disconnected").tolist() == [True]
+
+
 def test_another_client_does_not_uninstall_what_a_profile_needs(started, tmp_path):
     with commbench.profile(started, output=tmp_path) as run:
         started.run_on_scheduler(profile.plugins.uninstall, "another-client")

@@ -18,7 +18,7 @@ from commbench.launchers.mpirun import MpirunLauncher
 from commbench.machine import environment
 from commbench.model import USER_CODE, ClusterSpec, Effect, Finding, Placement, registry
 from commbench.reports import opening
-from commbench.studies import prove
+from commbench.studies import budget, prove
 
 # The data of other numbers of workers are the same.
 MPI, FAKE = (builders.case(name, params={"partitions": 2}) for name in ("mpi", "fake"))
@@ -206,6 +206,20 @@ def test_a_remedy_that_helps_is_proved_and_confirmed(fake_run, tmp_path):
     assert rest == ["", "To use it:", "  export FAKE_SECONDS=0.5"]
     runs = sorted((tmp_path / "proofs").iterdir())
     assert [len(commbench.load(run).ends) for run in runs] == [18, 12]
+
+
+def test_launches_of_the_confirmation_have_the_iterations_that_the_proof_chose(
+    fake_run, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(budget, "last_iterations", lambda _: 7)
+    processes.invoke(
+        "prove", fake_run, "--launches", 6, "--output", tmp_path / "proofs", figures=()
+    )
+    counts = [
+        {*commbench.load(run).samples.query("not warmup").groupby(["case_id", "launch"]).size()}
+        for run in sorted((tmp_path / "proofs").iterdir())
+    ]
+    assert counts[1] == {7} != counts[0]
 
 
 def test_predictions_of_another_environment_are_left_out(fake_run, monkeypatch, tmp_path):

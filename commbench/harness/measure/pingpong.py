@@ -202,15 +202,18 @@ class _Pair:
         layer: str,
         ends: tuple[str, str] = (_INITIATOR, _PEER),
     ) -> None:
-        """Emit the transports of a layer, and whether they contradict the name or the raw layer."""
+        """Emit the transports of a layer, and whether they contradict the name or the raw layer.
+
+        The peer's host may have other names for its devices, so that only this end is compared.
+        """
         for (src, dst), used in zip((ends, ends[::-1]), transports, strict=True):
             contradiction = self.backend.contradiction(used.name)
-            if layer == "raw":
+            if src == ends[0] and layer == "raw":
                 self.raw = used.name
-            elif self.raw not in ("", used.name):
+            elif src == ends[0] and self.raw not in ("", used.name):
                 contradiction = contradiction or (
-                    f"{self.backend.name}: the layer raw moved over {self.raw}, {layer} over "
-                    f"{used.name}; what {layer} adds is that difference, too"
+                    f"{self.backend.name} moved over {self.raw} at the layer raw, and over "
+                    f"{used.name} at {layer}: what {layer} adds is that difference, too"
                 )
             self.emit(
                 TransportUsed(

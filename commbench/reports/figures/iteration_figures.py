@@ -92,7 +92,7 @@ def plot_times(run: Run) -> Figure | None:
         f"Time per iteration, by workload and backend ({style.launches(shown)})",
         "Dot = median of one launch (a fresh cluster). Bar = median of the launches' medians"
         + style.interval("line", shown.confidence)
-        + " Ratio = time over the first backend's, by Hodges and Lehmann, of launches, not of the"
+        + " Ratio = time over the baseline's, by Hodges and Lehmann, of launches, not of the"
         " medians: below 1 is faster; inconclusive = the run can't tell. Two bars: the launches"
         " split into two modes."
         + " CPU time = CPU-seconds of all the cluster's processes in one iteration."
@@ -112,7 +112,9 @@ def _draw_times(
 ) -> None:  # fmt: skip
     mine = shown[shown.index.isin([case.id for case in cases])]
     dots = run.launch_medians[run.launch_medians.case_id.isin(mine.index)]
-    compared = {c.candidate_id: c for c in run.comparisons if c.baseline_id == cases[0].id}
+    # Cases without a successful launch are compared with none.
+    baseline = (mine.n_launches > 0).idxmax()
+    compared = {c.candidate_id: c for c in run.comparisons if c.baseline_id == baseline}
     largest = style.largest(mine.median_s, dots.median_s, mine.ci_high_s[mine.confidence > 0])
     factor, unit = style.scale(largest, "s")
     titles = ("median", "ratio", "verdict", "CPU time")[: 3 + style.is_wide()]
@@ -135,8 +137,8 @@ def _draw_times(
         modes = [row.median_s] if math.isnan(row.low_mode_s) else [row.low_mode_s, row.high_mode_s]
         ax.vlines(np.multiply(modes, factor), y - 0.32, y + 0.32, color=look.colour, linewidth=3)
         c = compared.get(case.id)
-        ratio = 1.0 if case is cases[0] else c.ratio if c else math.nan
-        verdict = "baseline" if case is cases[0] else c.verdict if c else "—"
+        ratio = 1.0 if case.id == baseline else c.ratio if c else math.nan
+        verdict = "baseline" if case.id == baseline else c.verdict if c else "—"
         style.write_columns(
             ax, ASIDE_PT, y, [median_time(row).replace(" or ", " or\n")], weight="bold"
         )

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import math
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -68,7 +69,7 @@ def render(run: Run) -> str:
         is_disturbed_only=all(isinstance(text, Disturbance) for text in run.warnings),
         sections=sections,
         run=run.manifest.id,
-        path=str(run.path),
+        path=shlex.quote(str(run.path)),
         version=__version__,
         style=Markup(_file("style.css")),  # noqa: S704 - part of this package
         script=Markup(script),  # noqa: S704 - part of this package

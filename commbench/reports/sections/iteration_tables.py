@@ -60,7 +60,7 @@ def time_tables(run: Run) -> Iterator[Table]:
         yield _region_table(run, table, "Times of the regions")
         return
     for _, group in table.groupby(table["case_id"].map(run.case_labels), sort=False):
-        first = group.iloc[0]
+        first = _baseline(group)
         # Other numbers of workers may have another.
         payload = int(first.payload_bytes) * (len({*group.payload_bytes}) == 1)
         ratios = {
@@ -100,7 +100,7 @@ def time_opening(run: Run) -> Iterator[Table]:
     compared = {(c.baseline_id, c.candidate_id): c for c in run.comparisons}
     alone = len({*run.case_labels.values()}) == 1
     for _, group in table.groupby(table["case_id"].map(run.case_labels), sort=False):
-        first = group.iloc[0]
+        first = _baseline(group)
         pairs = [compared.get((first.case_id, case_id)) for case_id in group["case_id"]]
         times: dict[str, list[str]] = {
             variants_title(run): with_tuning(group.backend),
@@ -123,6 +123,11 @@ def time_opening(run: Run) -> Iterator[Table]:
             note,
             text_columns={BAR},
         )
+
+
+def _baseline(group: pd.DataFrame) -> Any:
+    """Return the row with which others are compared: the first with a successful launch."""
+    return group.loc[(group["n_launches"] > 0).idxmax()]
 
 
 def _disagrees(c: Comparison) -> bool:
@@ -177,6 +182,12 @@ def _bar(share: float, longest: int = _LONGEST_BAR) -> str:
     return "█" * whole + "▏▎▍▌▋▊▉"[eighths - 1] * (eighths > 0)
 
 
+_IN_WORDS = {
+    "workers", "threads", "device", "launcher", "hosts", "placement", "rmm", "workers_per_gpu",
+}  # fmt: skip
+"""The labels of clusters that titles have in words."""
+
+
 def _describe(case: Case) -> str:
     cluster = case.common_cluster
     # Of the hash of a script, as many digits as git shows.
@@ -196,7 +207,11 @@ def _describe(case: Case) -> str:
         launcher,
         *cluster.hosts,
         "placed" * bool(cluster.placement),
-        *(f"{name}={value}" for name, value in cluster.env.items()),
+        *(
+            f"{name}={value}"
+            for name, value in cluster.labels().items()
+            if name not in _IN_WORDS and value != ""
+        ),
     )
     task = case.workload + f" ({params})" * bool(params)
     return f"{task} on {', '.join(filter(None, (fixed, *details)))}"

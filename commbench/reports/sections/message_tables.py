@@ -134,18 +134,21 @@ def opening_by_size(run: Run) -> Iterator[Table]:
     """Yield the first table, mostly of latency, of the layer closest to Dask's users."""
     if len({*run.case_labels.values()}) > 1:
         return
-    by_layer = {table.title.partition(":")[0]: table for table in reversed([*tables_by_size(run)])}
+    by_layer = {table.title.rpartition(":")[0]: table for table in reversed([*tables_by_size(run)])}
     for table in [*by_layer.values()][:1]:
-        step = -(-len(table.rows) // _MAX_SIZES)
-        # The largest size is always shown.
-        yield replace(table, rows=table.rows[::-step][::-1], note="")
+        yield _shortened(table)
+
+
+def _shortened(table: Table) -> Table:
+    """Return the rows of some sizes, with the smallest and the largest, and no explanation."""
+    shown = stats.shown_sizes([*range(len(table.rows))], _MAX_SIZES)
+    return replace(table, rows=tuple(table.rows[number] for number in shown), note="")
 
 
 def all_to_all_opening(run: Run) -> Iterator[Table]:
     """Yield the times of one task without their explanation."""
     if len({*run.case_labels.values()}) == 1:
-        for table in all_to_all_tables(run):
-            yield replace(table, rows=table.rows[-_MAX_SIZES:], note="")
+        yield from map(_shortened, all_to_all_tables(run))
 
 
 BY_SIZE = Section(
