@@ -66,7 +66,9 @@ async def _establish(
     control: Control, *, connects: bool, local: str, peer: str, deserialize: bool
 ) -> MPIComm:
     mpi = runtime()
-    tag, gpu_memory = mpi.tags.allocate(), device.path()
+    tag = mpi.tags.allocate()
+    # What a scheduler has received it must be able to send on over any connection.
+    gpu_memory = device.path() if deserialize else device.HOST
     hello = Hello(
         process=mpi.process, mode=mpi.mode, library=mpi.library, world=mpi.world, rank=mpi.rank,
         host=mpi.host, pid=mpi.pid, tag=tag, gpu_memory=gpu_memory, nonce=secrets.token_hex(16),
@@ -148,7 +150,8 @@ class MPIConnector(Connector, RequireEncryptionMixin):  # type: ignore[misc]
             )
         except (RefusedError, MismatchError) as error:
             control.abort()
-            raise FatalCommClosedError(f"{PREFIX}{address} refuses: {error}") from error
+            says = ", and says of itself" if isinstance(error, RefusedError) else ""
+            raise FatalCommClosedError(f"{PREFIX}{address} refuses{says}: {error}") from error
         except OSError as error:
             control.abort()
             if isinstance(error, CommClosedError):

@@ -166,7 +166,7 @@ class Channel:
             await self._wait_for_message()
         message, self._message = self._message, None
         if message is None:
-            raise ChannelClosedError(self._end_reason() or "the connection is closed")
+            raise ChannelClosedError(self.end_reason() or "the connection is closed")
         if self._peer_closed:
             self._close_if_done()
             # Nobody may read again.
@@ -178,7 +178,7 @@ class Channel:
         if self._spin_policy.immediate and not self._announced_idle:
             self.engine.spin(self)
         if self._message is None:
-            if (reason := self._end_reason()) is not None:
+            if (reason := self.end_reason()) is not None:
                 raise ChannelClosedError(reason)
             self._reader = self.engine.loop.create_future()
             self._start_grace()
@@ -203,7 +203,8 @@ class Channel:
                 self._control.record(Record.POLLING, self._n_received)
             self.engine.watch(self, spin_s)
 
-    def _end_reason(self) -> str | None:
+    def end_reason(self) -> str | None:
+        """Return why nothing more can be read, or None."""
         if self._ended is not None:
             return self._ended
         if self._peer_closed and not self.expects():
@@ -246,7 +247,7 @@ class Channel:
     @property
     def closed(self) -> bool:
         """Whether nothing more can be read."""
-        return self._closing or (self._message is None and self._end_reason() is not None)
+        return self._closing or (self._message is None and self.end_reason() is not None)
 
     def close(self) -> None:
         """Close: send no more, and drop what still arrives."""
@@ -285,8 +286,12 @@ class Channel:
 
     def _linger(self) -> None:
         self._start_grace()
-        if not self._receiver.busy and self.expects() and self._ended is None:
-            self.engine.watch(self)
+        if not self._receiver.busy and self._ended is None:
+            if self.expects():
+                self.engine.watch(self)
+            else:
+                # Of a message that has left, UCX may have buffered a part for a full socket.
+                self.engine.make_idle(self)
         self._close_if_done()
 
     def _close_if_done(self) -> None:
@@ -313,7 +318,7 @@ class Channel:
         if self.expects():
             # Its last messages may still be in shared memory, until somebody reads.
             self._peer_closed = True
-            self._sender.close()
+            self._sender.close(reason)
             self._lost = reason
             if self._message is None and (self._reader is not None or self._closing or is_unknown):
                 self._linger()

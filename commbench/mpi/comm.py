@@ -129,7 +129,7 @@ class MPIComm(Comm):  # type: ignore[misc]
             If the connection is closed.
         """
         if self.channel.closed:
-            raise CommClosedError(f"in {self}: the connection is closed")
+            raise CommClosedError(f"in {self}: {self.channel.end_reason()}")
         frames = await to_frames(
             msg,
             allow_offload=self.allow_offload,

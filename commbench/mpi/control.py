@@ -99,7 +99,7 @@ class Control(asyncio.Protocol):
     def __init__(
         self, loop: asyncio.AbstractEventLoop, on_made: Any = None, key: bytes = b""
     ) -> None:
-        self._loop = loop
+        self.loop = loop
         self._on_made = on_made
         self._key = key
         self.keep_open = False
@@ -210,7 +210,7 @@ class Control(asyncio.Protocol):
         """
         while not self._messages:
             self.raise_if_failed()
-            self._reader = self._loop.create_future()
+            self._reader = self.loop.create_future()
             await self._reader
         self.raise_if_failed()
         kind, body = self._messages.pop(0)
@@ -272,6 +272,6 @@ class Control(asyncio.Protocol):
 
     def _closable(self) -> asyncio.Transport | None:
         # With a closed event loop, the garbage collector closes the socket.
-        if self._transport is None or self.keep_open or self._loop.is_closed():
+        if self._transport is None or self.keep_open or self.loop.is_closed():
             return None
         return self._transport

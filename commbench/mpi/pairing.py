@@ -110,6 +110,14 @@ def agree_on_mode(local: Runtime, peer: Hello) -> str:
             "MPI in this process uses the loopback interface alone, because it first listened or "
             "connected there, or UCX_NET_DEVICES says so: set that, or use another address first"
         )
+    spaces = {local.host.rpartition("-")[0], peer.host.rpartition("-")[0]}
+    if local.segments and local.host != peer.host and len(spaces) == 1:
+        # UCX 1.20 looks for the peer's process by its id.
+        raise FatalCommClosedError(
+            "the two ends of mpi:// share an IPC namespace, but no PID namespace, in which UCX's "
+            "shared memory crashes: let their containers share both, or none, or set "
+            "UCX_TLS=tcp,self at both"
+        )
     return "elastic"
 
 
@@ -269,7 +277,7 @@ class _Handshake:
         local, peer = self._local.host, self._peer.host
         if local == peer:
             self._sender = SENDERS.add(self._peer.pid)
-        elif local.rpartition("-")[0] == peer.rpartition("-")[0] or not peer:
+        elif not peer:
             # It may share memory with this process, but its threads are not visible.
             self._sender = SENDERS.add(None)
         return {"port": self._local.port, "segments": sorted(self._local.segments)}
@@ -347,9 +355,13 @@ class _Handshake:
     def _finish_failed(self, call: Future[Any], end: PeerEnd, error: BaseException) -> None:
         """Send FAILED or REFUSE when this end's call has returned, and wait for the peer's."""
         control = self._control
+        if not control.loop.is_running():
+            # The garbage collector ends this, without a loop.
+            end.is_left_to_thread.set()
+            call.add_done_callback(_free_result)
+            return
         control.keep_open = True
         sender, self._sender = self._sender, None
-        loop = asyncio.get_running_loop()
 
         async def finish() -> None:
             try:
@@ -371,7 +383,7 @@ class _Handshake:
                 control.abort()
 
         # Not kept elsewhere: if the event loop is closed, the thread goes on alone.
-        control.finishing = loop.create_task(finish())
+        control.finishing = control.loop.create_task(finish())
 
     @contextlib.asynccontextmanager
     async def _failing(self, pair: Pair) -> AsyncIterator[None]:

@@ -130,7 +130,12 @@ def release_dead() -> bool:
         _failed.difference_update(dead)
         # Not only what they said: UCX may have attached more, and strangers may name any segment.
         if pids := {pid for pid, _ in dead} - {pid for pid, _ in alive}:
-            shared_memory.release(shared_memory.made_by(pids))
+            try:
+                shared_memory.release(shared_memory.made_by(pids))
+            except OSError:
+                # No file can be opened now: at the next check.
+                _failed.update(dead)
+                return True
         return bool(alive)
 
 

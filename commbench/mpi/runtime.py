@@ -254,6 +254,9 @@ def _import_mpi() -> Any:
     return MPI
 
 
+_NETMOD = "MPIR_CVAR_CH4_NETMOD"
+
+
 @contextlib.contextmanager
 def _launcher_environment(is_mpich: bool) -> Iterator[socket.socket | None]:
     """Give MPI a process manager: the launcher's if it started this process, else a new one."""
@@ -269,14 +272,14 @@ def _launcher_environment(is_mpich: bool) -> Iterator[socket.socket | None]:
         yield None
         return
     # Over ofi, a send to a dead peer blocks in the call; over ucx, it merely never completes.
-    os.environ.setdefault("MPIR_CVAR_CH4_NETMOD", "ucx")
+    chosen = {} if _NETMOD in os.environ else {_NETMOD: "ucx"}
     ours, theirs = socket.socketpair()
     with ours, theirs:
         command = [sys.executable, "-I", "-S", str(Path(pmi.__file__)), str(theirs.fileno())]
         server = subprocess.Popen([*command, uuid.uuid4().hex], pass_fds=[theirs.fileno()])
         theirs.close()
         # Another thread may start a child now, which must not use the rank.
-        variables = {_OWNER: str(os.getpid()), "PMI_RANK": "0", "PMI_SIZE": "1"}
+        variables = {_OWNER: str(os.getpid()), "PMI_RANK": "0", "PMI_SIZE": "1", **chosen}
         os.environ.update(variables | {"PMI_FD": str(ours.fileno())})
         try:
             yield ours

@@ -128,9 +128,9 @@ class Sender:
             self._drained = self._drained or self._engine.loop.create_future()
             await asyncio.shield(self._drained)
 
-    def close(self) -> None:
+    def close(self, reason: str = "the connection is closed") -> None:
         """Refuse further messages."""
-        self._closed = self._closed or "the connection is closed"
+        self._closed = self._closed or reason
 
     def abandon(self, reason: str) -> None:
         """Refuse further messages with that reason, and park pending sends."""

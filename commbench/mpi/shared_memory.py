@@ -14,6 +14,7 @@ import errno
 import os
 import re
 import threading
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
@@ -40,12 +41,14 @@ _QUEUE_NBYTES = 64 * 1024
 
 _lock = threading.Lock()
 """Protects mappings: none may be unmapped between the lookup of its address and its replacement."""
+_needed: Counter[int] = Counter()
+"""The number of calls that need each segment, which is `attached` for them."""
 _MAPPING = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ (\d+) +(/\S*)", re.MULTILINE)
 
 
 def _mappings() -> Iterator[tuple[int, int, int, str]]:
     """Yield start, end, inode (that of a System V segment is its id) and path of each mapping."""
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(FileNotFoundError):
         maps = Path("/proc/self/maps").read_text(errors="replace")
         for start, end, inode, path in _MAPPING.findall(maps):
             yield int(start, 16), int(end, 16), int(inode), path
@@ -77,7 +80,13 @@ def segments() -> set[int]:
 
 
 def mapped(ids: Collection[int]) -> list[tuple[int, int]]:
-    """Return the start and end address of each mapping of these segments."""
+    """Return the start and end address of each mapping of these segments.
+
+    Raises
+    ------
+    OSError
+        If no file can be opened.
+    """
     return [
         (start, end)
         for start, end, inode, path in _mappings()
@@ -97,6 +106,9 @@ def attached(ids: Iterable[int]) -> Iterator[None]:
         If one of them is gone, and so the process that made it.
     """
     addresses: list[int] = []
+    ids = [*ids]
+    with _lock:
+        _needed.update(ids)
     try:
         for segment in ids:
             address = _libc.shmat(segment, None, _SHM_RDONLY)
@@ -114,14 +126,22 @@ def attached(ids: Iterable[int]) -> Iterator[None]:
         yield
     finally:
         with _lock:
+            _needed.subtract(ids)
             for address in addresses:
                 _libc.shmdt(address)
 
 
 def made_by(pids: Collection[int]) -> set[int]:
-    """Return the ids of the attached segments that these processes made, which may be dead."""
+    """Return the ids of the attached segments that these processes made, which may be dead.
+
+    Raises
+    ------
+    OSError
+        If no file can be opened.
+    """
     here = segments()
-    with contextlib.suppress(OSError):
+    # A kernel without System V shared memory has none.
+    with contextlib.suppress(FileNotFoundError):
         rows = Path("/proc/sysvipc/shm").read_text().splitlines()[1:]
         fields = [row.split() for row in rows]
         return {int(row[1]) for row in fields if int(row[4]) in pids and int(row[1]) in here}
@@ -133,11 +153,15 @@ def release(ids: Iterable[int]) -> None:
 
     UCX still has their addresses. If it has something to send to a dead peer, it reads the peer's
     receive queue and attaches the segments that are named there. So a queue keeps its content,
-    with no moment in which another thread sees anything else.
+    with no moment in which another thread sees anything else. Segments that a call needs stay.
+
+    Raises
+    ------
+    OSError
+        If no file can be opened.
     """
-    gone = set(ids)
     with _lock:
-        for start, end in mapped(gone):
+        for start, end in mapped({number for number in ids if _needed[number] <= 0}):
             nbytes = end - start
             flags = _MAP_PRIVATE_ANONYMOUS_NORESERVE
             memory = _libc.mmap(None, nbytes, _PROT_READ_WRITE, flags, -1, 0)

@@ -46,11 +46,14 @@ def test_tcp_on_one_host_contradicts_the_name():
     assert backends.parse("mpi").contradiction("sysv/memory+cma/memory") == ""
 
 
-def test_without_a_log_no_transport_is_guessed(monkeypatch):
+@pytest.mark.parametrize(("log", "why"), [("", "is not kept here"), ("ucx.log", "doesn't tell")])
+def test_without_a_log_no_transport_is_guessed(log, why, monkeypatch, tmp_path):
     monkeypatch.delenv("UCX_LOG_FILE", raising=False)
+    if log:
+        monkeypatch.setenv("UCX_LOG_FILE", str(tmp_path / log))
     used = backends.parse("mpi").transport(comm(mode="world", library="Open MPI 5.0.11"))
     assert used.name == "mpi"
-    assert "doesn't tell" in used.evidence
+    assert why in used.evidence
 
 
 def test_options_are_refused_with_the_launchers_that_choose_the_mode():

@@ -82,5 +82,6 @@ def test_two_workers_share_a_gpu(tmp_path, monkeypatch):
 def test_a_worker_whose_gpu_is_missing_fails_the_launch(tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_GPUS", "0")
     records = launch(tmp_path, "all-to-all", "tcp", {"sizes": (65536,)})
-    (failure,) = [record for record in records if isinstance(record, Failure)]
+    # The other worker may have noticed that this one has ended.
+    failure, *_ = (record for record in records if isinstance(record, Failure))
     assert "first of CUDA_VISIBLE_DEVICES=1,0: cudaErrorNoDevice" in failure.message

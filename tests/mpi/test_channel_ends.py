@@ -126,6 +126,28 @@ async def test_closed_without_a_reader_after_the_loss() -> None:
 
 
 @in_event_loop
+async def test_a_send_to_a_lost_peer_says_why() -> None:
+    end = End(Communicator(SMALL))
+    end.channel.on_record(Record.DOORBELL, 1)
+    end.channel.on_lost("killed")
+    with pytest.raises(ChannelClosedError, match="killed"):
+        end.channel.send([b"x"])
+    end.channel.close()
+    await end.ended()
+
+
+@in_event_loop
+async def test_mpi_is_called_until_the_peer_has_closed_too() -> None:
+    """UCX may have buffered a part of what was sent."""
+    end = End(Communicator())
+    end.channel.send([b"x"])
+    end.channel.close()
+    assert end.channel.engine._handle is not None
+    end.channel.on_record(Record.CLOSE, 0)
+    await end.ended()
+
+
+@in_event_loop
 async def test_a_send_to_a_dead_peer_does_not_keep_the_channel() -> None:
     end = End(Communicator(SMALL, sends=False))
     end.channel.send([bytes(100_000)])

@@ -3,8 +3,10 @@
 import asyncio
 import gc
 import signal
+import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from distributed.comm import connect, listen
@@ -70,6 +72,27 @@ def test_a_loop_that_ends_during_a_failed_connect_leaves_no_thread(cancels: bool
         peer.end()
     until(lambda: gc.collect() >= 0 and CALLS.n_running + CALLS.n_kept == 0, "a call is left")
     until(lambda: gc.collect() >= 0 and threading.active_count() == 1, "a thread is left")
+
+
+@scenario(60)
+def test_a_connect_whose_loop_is_gone_ends_with_the_garbage() -> None:
+    peer = Peer(str(_FOLDER / "peers.py"), "mpi://127.0.0.1:0")
+    asyncio.run(peer.ready())
+    strange: list[Any] = []
+    sys.unraisablehook = strange.append
+    try:
+        loop = asyncio.new_event_loop()
+        loop.set_exception_handler(lambda *_: None)
+        task = loop.create_task(connect(peer.address, timeout=60))
+        while not CALLS.n_running:
+            loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+        del loop, task
+        until(lambda: gc.collect() >= 0 and CALLS.n_running + CALLS.n_kept == 0, "a call is left")
+        until(lambda: gc.collect() >= 0 and threading.active_count() == 1, "a thread is left")
+        assert not [each for each in strange if each.exc_type is not ResourceWarning], strange
+    finally:
+        peer.end()
 
 
 @scenario(60)

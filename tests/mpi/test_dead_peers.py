@@ -2,6 +2,7 @@
 
 import asyncio
 import ctypes
+import os
 import resource
 import signal
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 from distributed.comm import connect
+from distributed.comm.core import FatalCommClosedError
 from faulty_peer import rename
 from peers import SOON_S, Peer, addresses, ask, check_echo, exchange, peers, until, usage
 from scenarios import or_slow, scenario
@@ -172,7 +174,7 @@ async def test_memory_that_a_peer_added_later_is_released_when_it_dies() -> None
 
 @scenario(60)
 async def test_a_peer_lives_though_no_file_can_be_opened_to_see_it() -> None:
-    runtime("127.0.0.1")
+    local = runtime("127.0.0.1")
     async with peers(1) as (peer,):
         await check_echo(peer.address)
         (sender,) = SENDERS._counts
@@ -189,6 +191,53 @@ async def test_a_peer_lives_though_no_file_can_be_opened_to_see_it() -> None:
         assert [pair.pid for group in pairs.PAIRS.values() for pair in group] == [pid]
         assert not has_ended(pid, started_at(pid))
         assert has_ended(pid, started_at(pid) - 1)
+        # Its memory stays until it can be seen.
+        peer.process.kill()
+        peer.process.wait()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        assert pairs.release_dead()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        assert shared_memory.segments() > local.segments
+        assert not pairs.release_dead()
+        assert shared_memory.segments() == local.segments
+
+
+@scenario(60)
+async def test_memory_that_a_connect_needs_stays_though_its_peer_has_died() -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    number = libc.shmget(0, 4096, 0o600)
+    try:
+        with shared_memory.attached([number]):
+            shared_memory.release([number])
+            assert shared_memory.mapped([number])
+        assert not shared_memory.mapped([number])
+    finally:
+        libc.shmctl(number, 0, None)
+
+
+@pytest.mark.parametrize("tls", ["^posix", "tcp,self"])
+@scenario(60, namespaces=("unshare", "--ipc"))
+async def test_processes_with_pid_namespaces_but_one_of_ipc_connect_without_shared_memory(
+    tls: str,
+) -> None:
+    os.environ["UCX_TLS"] = tls
+    command = (
+        "import os, sys\nos.execlp('unshare', 'unshare', '--pid', '--fork', '--kill-child',"
+        "'--mount-proc', sys.executable, *sys.argv[1:])"
+    )
+    host = next(iter(addresses() - {"127.0.0.1"}), "")
+    if not host:
+        print("this machine has no interface but the loopback")
+        return
+    runtime(host)
+    peer = Peer("-c", command, str(Path(__file__).with_name("peers.py")), f"mpi://{host}:0")
+    await peer.ready()
+    if tls == "tcp,self":
+        await check_echo(peer.address)
+    else:
+        with pytest.raises(FatalCommClosedError, match="share an IPC namespace, but no PID"):
+            await connect(peer.address)
+    peer.end()
 
 
 @scenario(60, namespaces=("unshare", "--ipc"))

@@ -18,7 +18,9 @@ FAKES = Path(__file__).parents[1] / "gpu" / "fakes"
 
 
 @pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="mpi4py is not installed")
-@pytest.mark.parametrize("name", ["staged", "direct", "in_pieces", "host", "no_memory"])
+@pytest.mark.parametrize(
+    "name", ["staged", "direct", "in_pieces", "host", "no_memory", "forwarded"]
+)
 def test_arrays_on_gpus(name: str) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", str(FAKES / "mpi_scenarios.py"), name],

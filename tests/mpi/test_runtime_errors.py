@@ -29,6 +29,17 @@ asyncio.run(main())
 """
 
 
+def test_starting_mpi_leaves_the_environment_as_it_is():
+    code = """
+        import os
+        from commbench.mpi.runtime import runtime
+        before = dict(os.environ)
+        runtime("127.0.0.1")
+        print("same" if dict(os.environ) == before else {*os.environ} ^ {*before})
+    """
+    assert output_of(code) == "same\n"
+
+
 def output_of(code: str) -> str:
     """Run `code` in a fresh interpreter and return all that it prints."""
     done = subprocess.run(

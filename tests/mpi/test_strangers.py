@@ -171,7 +171,7 @@ def test_a_tag_of_the_application_is_refused(tag: int) -> None:
     assert pairing.agree_on_mode(runtime(World()), hello("f", "world", rank=1)) == "world"
 
 
-@pytest.mark.parametrize("host", [HOST, "", "boot-1-9"])
+@pytest.mark.parametrize("host", [HOST, ""])
 def test_a_failed_handshake_adds_no_sender(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A stranger may name any process, or one that nobody can see."""
     senders = Senders()
@@ -182,6 +182,15 @@ def test_a_failed_handshake_adds_no_sender(host: str, monkeypatch: pytest.Monkey
     handshake(World(), "elastic", hello("f", "elastic", host=host), CONNECTS[0])
     assert len(added) == 1
     assert not senders._counts
+
+
+def test_a_peer_with_its_ipc_namespace_and_another_of_pids_is_refused() -> None:
+    local, peer = runtime(World()), hello("f", "elastic", host="boot-1-9")
+    local.mode, local.host, local.segments = "elastic", "boot-1-2", frozenset({7})
+    with pytest.raises(FatalCommClosedError, match="share an IPC namespace, but no PID namespace"):
+        pairing.agree_on_mode(local, peer)
+    local.segments = frozenset()
+    assert pairing.agree_on_mode(local, peer) == "elastic"
 
 
 def test_without_a_queue_no_dead_process_is_remembered() -> None:

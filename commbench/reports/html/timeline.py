@@ -73,7 +73,8 @@ def _timeline(run: Run, stream: Stream, n_streams: int, fills: dict[str, str]) -
         ),
         lanes=tuple(_lanes(stream, shown, workers, end_s, fills)),
         note=f"{n_left_out} of {len(bars)} bars are left out, the shortest, and those of other "
-        f"workers than the first {len(workers)}. " * (n_left_out > 0)
+        f"workers than the first {len(workers)}. "
+        * (n_left_out > 0)
         + "Pointing at a bar shows its times; the format trace has all.",
     )
 

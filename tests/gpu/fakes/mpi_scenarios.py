@@ -75,6 +75,29 @@ async def host() -> None:
     assert cupy.COUNTS["down"] > 0, cupy.COUNTS
 
 
+async def forwarded() -> None:
+    """What a scheduler has received, it can send on over any connection."""
+    received = []
+
+    async def keep(comm: Any) -> None:
+        received.append((await comm.read())["gpu"])
+
+    async with (
+        listen("mpi://127.0.0.1:0", answer) as listener,
+        listen("mpi://127.0.0.1:0", keep, deserialize=False) as scheduler,
+    ):
+        comm = await connect(scheduler.contact_address)
+        sent = numpy.arange(100_000, dtype="u1")
+        await comm.write({"gpu": to_serialize(cupy.asarray(sent))})
+        while not received:
+            await asyncio.sleep(0.01)
+        path, device.path = device.path, lambda: device.HOST
+        other = await connect(listener.contact_address)
+        device.path = path
+        await other.write({"gpu": received[0]})
+        assert (cupy.asnumpy((await other.read())["gpu"]) == sent).all()
+
+
 async def no_memory() -> None:
     """A GPU that is full ends the connection: nobody waits for what can't arrive."""
     async with listen("mpi://127.0.0.1:0", answer) as listener:
@@ -94,4 +117,4 @@ async def no_memory() -> None:
 
 if __name__ == "__main__":
     asyncio.run({"staged": staged, "direct": direct, "in_pieces": in_pieces, "host": host,
-        "no_memory": no_memory}[sys.argv[1]]())  # fmt: skip
+        "no_memory": no_memory, "forwarded": forwarded}[sys.argv[1]]())  # fmt: skip
