@@ -33,6 +33,8 @@ _FAMILIES = {
     "ib": ("rc_verbs", "rc_mlx5", "dc_mlx5", "ud_verbs", "ud_mlx5", "rc", "dc", "ud"),
     "tcp": ("tcp",),
 }
+_GPU_ARRAYS = ("cupy", "numba.cuda")
+"""The packages with arrays in GPU memory."""
 _FIELD_TRANSPORTS = 1 << 3
 _MAX_LANES = 64
 
@@ -140,8 +142,8 @@ class UcxBackend(Backend):
     def transport(comm: Any) -> Transport:
         """Return the endpoint's fastest lane, from ``ucp_ep_query`` on the live endpoint."""
         lanes = query_lanes(int(comm.ep._ep.handle))
-        # UCX lists lanes that only GPU memory can use.
-        name = fastest(lanes, has_gpu_memory="cupy" in sys.modules)
+        # UCX lists lanes that only GPU memory can use. RMM is imported wherever it is installed.
+        name = fastest(lanes, has_gpu_memory=not sys.modules.keys().isdisjoint(_GPU_ARRAYS))
         evidence = f"ucp_ep_query: {' '.join(lanes)}"
         if lines := [line for line in logged() if f"tag({name}" in line]:
             evidence += f"; log: {lines[-1]}"

@@ -142,8 +142,8 @@ class Perftest(Tool):
                     client.wait()
                 if client.returncode == 0:
                     server.wait(timeout=_CONNECT_SECONDS)
-                    used = (_transport(end.pid, device) for end in (client, server))
-                    return tool_times(output), (next(used), next(used))
+                    used = _transport(client.pid, device), _transport(server.pid, device)
+                    return tool_times(output), used
                 # The server may not listen yet.
                 if server.poll() is not None or time.monotonic() > deadline:
                     log = (scratch / _SERVER_LOG).read_text(encoding="utf-8", errors="replace")

@@ -278,8 +278,8 @@ def ab(
             raise
         lines = [str(error), *first, str(old.path), str(new.path)]
         raise click.ClickException("\n".join(lines)) from error
-    if not compared.comparisons:
-        _echo_error("".join(first))
+    if first and not compared.comparisons:
+        _echo_error(*first)
     status = _show(compared, form)
     for path in (old.path, new.path):
         click.echo(path, err=form != "terminal")
@@ -295,7 +295,7 @@ def _warn_of_change(name: str, environments: Mapping[str, Environment]) -> None:
     from commbench.studies import commits
 
     names = [side.commit for side in environments.values()]
-    for file in [Path(name), *_scripts(Path(name))]:
+    for file in dict.fromkeys([Path(name), *_scripts(Path(name))]):
         if os.path.isfile(file) and all(names) and commits.differs(file, names):
             _echo_error(
                 f"warning: {file} differs between the commits, and both sides use the file in the "
@@ -307,10 +307,11 @@ def _scripts(suite: Path) -> Iterator[Path]:
     """Yield the scripts that a suite file names; none if it can't be read, or is no such file."""
     if suite.suffix != ".toml":
         return
-    with suppress(OSError, ValueError):
+    # The runs say what is wrong with an invalid one.
+    with suppress(OSError, ValueError, AttributeError, TypeError):
         for case in tomllib.loads(suite.read_text(encoding="utf-8")).get("case", []):
-            if case.get("workload", "").endswith(".py"):
-                yield suite.parent / case["workload"]
+            if (workload := case.get("workload", "")).endswith(".py"):
+                yield suite.parent / os.path.expanduser(workload)
 
 
 def _progress(block: Block, launches: int, left_s: float) -> str:

@@ -57,8 +57,7 @@ def cases_for(
         if not re.fullmatch(r"[A-Za-z_]\w*", name, re.ASCII) or "\0" in value:
             raise UsageError(f"env: {name!r} = {value!r} is no variable of an environment")
     for key, value in cluster.dask_config.items():
-        values = value if isinstance(value, list) else [value]
-        if not all(isinstance(each, str | int | float | None) for each in values):
+        if not _is_plain(value):
             raise UsageError(
                 f"dask_config: {key} is {value!r}; it must be a text, a number, true, false or a "
                 "list of these"
@@ -166,6 +165,13 @@ def _validate_mode(workload: PairWorkload, params: Mapping[str, Any]) -> None:
             f"{workload.name} has the mode {workload.mode}, and reports would take it for {said}: "
             f"its params need mode{''.join(f', {name}' for name in MODES[workload.mode])}"
         )
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether JSON has the value: a scalar, or a list of such values."""
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return isinstance(value, str | int | float | None)
 
 
 def make_suite(name: str, cases: Iterable[Case]) -> Suite:

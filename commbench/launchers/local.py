@@ -261,16 +261,16 @@ def _binding_env(placement: Placement) -> dict[str, str]:
 def nanny_environment() -> dict[str, str]:
     """Return the variables that a nanny sets for its worker, e.g. one BLAS thread per task.
 
-    As in Dask, variables of this process have precedence, and None in the configuration unsets one.
+    As in Dask, variables of this process have precedence, and None in the configuration is none.
     """
     import dask
     import distributed  # noqa: F401 - it fills in the configuration
 
     keys = ("distributed.nanny.pre-spawn-environ", "distributed.nanny.environ")
-    environ = {name: value for key in keys for name, value in dask.config.get(key).items()}
     return {
         name: os.environ.get(name, str(value))
-        for name, value in environ.items()
+        for key in keys
+        for name, value in dask.config.get(key).items()
         if value is not None
     }
 

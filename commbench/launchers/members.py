@@ -200,8 +200,13 @@ def locate(cluster: RunningCluster) -> None:
     cluster.remote_processes = frozenset(one_by_process.values())
 
 
-def watch(cluster: RunningCluster) -> None:
+def watch(cluster: RunningCluster, log: Path | None = None) -> None:
     """Report workers that leave or join `cluster` as a death, until ``unwatch``.
+
+    Parameters
+    ----------
+    log
+        The file whose end may say why.
 
     Raises
     ------
@@ -219,7 +224,8 @@ def watch(cluster: RunningCluster) -> None:
         address, action = message.get("worker"), message.get("action")
         if action == "remove-worker" and address in names:
             who = f"worker {names[address]}"
-            process.report_death(who, f"{who} ({address}) left the cluster while it was needed")
+            text = f"{who} ({address}) left the cluster while it was needed"
+            process.report_death(who, text + (process.tail(log) if log else ""))
         elif action == "add-worker" and address not in names:
             process.report_death(
                 f"worker {next(iter(names.values()))}",

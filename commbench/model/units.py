@@ -194,9 +194,10 @@ def format_bytes(nbytes: float) -> str:
 
 
 def format_message_size(nbytes: int) -> str:
-    """Return a message size exactly: with a prefix, if it has at most three digits with that.
+    """Return a message size exactly: with a binary or decimal prefix, or in bytes.
 
-    Multiples of a million have a decimal prefix, others rather a binary one.
+    A decimal prefix takes three digits or less. Multiples of a million have it rather than a binary
+    one.
 
     Examples
     --------
@@ -204,8 +205,8 @@ def format_message_size(nbytes: int) -> str:
     ['1 B', '8,191 B', '8 KiB', '64.0 MB']
     """
     has_three_digits = len(str(nbytes).rstrip("0")) <= 3
+    is_round = nbytes % 10**6 == 0 and has_three_digits
     for exponent, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
-        is_round = nbytes % 10**6 == 0 and has_three_digits
         if nbytes >= 2**exponent and nbytes % 2**exponent == 0 and not is_round:
             return f"{nbytes >> exponent} {unit}"
     return format_bytes(nbytes) if has_three_digits else f"{nbytes:,} B"

@@ -150,7 +150,8 @@ class MPIConnector(Connector, RequireEncryptionMixin):  # type: ignore[misc]
             )
         except (RefusedError, MismatchError) as error:
             control.abort()
-            says = ", and says of itself" if isinstance(error, RefusedError) else ""
+            # "This process" is that one.
+            says = "; in its words" if isinstance(error, RefusedError) else ""
             raise FatalCommClosedError(f"{PREFIX}{address} refuses{says}: {error}") from error
         except OSError as error:
             control.abort()

@@ -6,7 +6,7 @@ path       how a frame in GPU memory travels
 direct     MPI reads from and writes to GPU memory
 staged     copied to pinned host memory, sent, and copied to the GPU from pinned host memory
 host       Dask serializes it, which copies it to host memory: one of the ends has not loaded CuPy
-           (cuDF loads it), or has no GPU or no RMM
+           (cuDF loads it), has no GPU or no RMM, or only sends on what it receives, as schedulers
 =========  ======================================================================================
 
 GPUs work asynchronously: a frame must be complete before it is sent, and a copy before the frame is

@@ -356,7 +356,8 @@ class _Handshake:
         """Send FAILED or REFUSE when this end's call has returned, and wait for the peer's."""
         control = self._control
         if not control.loop.is_running():
-            # The garbage collector ends this, without a loop.
+            # The garbage collector ends this, without a loop. The peer may still write.
+            self._sender = None
             end.is_left_to_thread.set()
             call.add_done_callback(_free_result)
             return

@@ -42,7 +42,7 @@ _QUEUE_NBYTES = 64 * 1024
 _lock = threading.Lock()
 """Protects mappings: none may be unmapped between the lookup of its address and its replacement."""
 _needed: Counter[int] = Counter()
-"""The number of calls that need each segment, which is `attached` for them."""
+"""How many running connects have each segment `attached`."""
 _MAPPING = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) \S+ \S+ \S+ (\d+) +(/\S*)", re.MULTILINE)
 
 

@@ -24,7 +24,8 @@ from commbench.reports.sections.differences import (
     times,
     verdict_cells,
 )
-from commbench.stats.comparison import EQUAL_WORK, FEW_BYTES, sides
+from commbench.stats.comparison import EQUAL_WORK, FEW_BYTES
+from commbench.stats.comparison import sides as measured_sides
 from commbench.stats.selection import good_launches
 
 _MOST_NAMED = 4
@@ -102,12 +103,12 @@ class ComparedRuns:
         return [self.baseline.case_names[case_id] for case_id in self.lost]
 
     @property
-    def lost_sides(self) -> dict[str, str]:
+    def lost_workloads(self) -> dict[str, str]:
         """The workload of each layer and size of the lost cases, as comparisons are called."""
         return {
             self._case(side.case.id, side.case.variant, side.layer, side.payload_bytes):
             side.case.workload
-            for side in sides(self.baseline)
+            for side in measured_sides(self.baseline)
             if side.case.id in self.lost
         }  # fmt: skip
 
@@ -346,13 +347,13 @@ def _junit(runs: ComparedRuns) -> str:
         kind = "failure" if runs.undecided_fail else "skipped"
         junit.add_element(case, kind, "", type="control", message=text)
         cases.append(case)
-    for name, workload in runs.lost_sides.items():
+    for name, workload in runs.lost_workloads.items():
         case = junit.case(name, workload)
         junit.add_element(case, "error", "", type="launch", message="no launch ended well")
         cases.append(case)
     if runs.failed and not runs.lost:
         case = junit.case("all launches", "launches")
-        message = "; ".join(runs.failed_launches)
+        message = "; ".join(runs.failed_launches) or "a run ended before its launches did"
         junit.add_element(case, "error", "", type="launch", message=message)
         cases.append(case)
     return junit.document(runs.candidate.manifest, cases)

@@ -226,7 +226,7 @@ def _slow_in_group(group: pd.DataFrame, run: Run, both_ways: bool, *, is_cut: bo
         if 2 * below[~slow].sum() > (~slow).sum():
             common, below = ~slow, np.zeros_like(slow)
         else:
-            # Pairs may be slower than others, but no slower than expected.
+            # Those that are as fast as expected keep their slowdown against others.
             rest, slow = np.maximum(rest, logs - expected), slow | below
             sends, receives = (_mostly(slow, end, len(workers)) for end in (src, dst))
     if not (slow | common).any():

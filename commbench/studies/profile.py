@@ -650,14 +650,16 @@ class _Observer:
             self._emit(failure)
 
     def _begin(self, name: str) -> _Open:
-        # A failure belongs to a case.
-        launch = self._launch(name)
         client = self._cluster.client
         if not client.run_on_scheduler(plugins.is_installed, client.id):
+            if not self._store.manifest.suite.cases:
+                # The failure has to belong to one.
+                self._launch(name)
             raise LaunchError(
                 "the client was disconnected in the code that was profiled, which uninstalled what "
                 "records it: nothing is recorded from here on"
             )
+        launch = self._launch(name)
         profiler = None if self._cluster.shares_processes else Profiler(self._cluster)
         region = _Open(
             number=self._n_regions, parent=self._open[-1].number if self._open else -1,

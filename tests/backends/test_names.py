@@ -192,7 +192,7 @@ def endpoint(lanes, monkeypatch):
         ([TCP, SHM], False, SHM),
         ([SHM, TCP], False, SHM),
         ([TCP, SHM, IB, NVLINK], True, NVLINK),
-        # A process without CuPy has nothing in the memory of a GPU.
+        # A process without CuPy and Numba has no arrays in the memory of a GPU.
         ([TCP, NVLINK], False, TCP),
         (["cuda_copy/cuda", TCP], True, TCP),
         ([], True, ""),
@@ -203,7 +203,8 @@ def test_the_fastest_lane_names_the_transport(lanes, cupy, name, monkeypatch):
     if cupy:
         monkeypatch.setitem(sys.modules, "cupy", ModuleType("cupy"))
     else:
-        monkeypatch.delitem(sys.modules, "cupy", raising=False)
+        for package in ("cupy", "numba.cuda"):
+            monkeypatch.delitem(sys.modules, package, raising=False)
     used = UcxBackend.transport(endpoint(lanes, monkeypatch))
     assert used.name == name
     assert used.evidence == f"ucp_ep_query: {' '.join(lanes)}"

@@ -202,12 +202,14 @@ def test_workers_have_all_variables_that_the_configuration_gives_to_nannies(monk
     for name in ("OMP_NUM_THREADS", "MINE", "KEPT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("KEPT", "by this process")
-    given = {"OMP_NUM_THREADS": 4, "MINE": None, "KEPT": "no"}
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    given = {"OMP_NUM_THREADS": 4, "MINE": None, "MKL_NUM_THREADS": None, "KEPT": "no"}
     with dask.config.set({"distributed.nanny.environ": given}):
         environ = local.nanny_environment()
     assert (environ["OMP_NUM_THREADS"], environ["KEPT"]) == ("4", "by this process")
     assert "MINE" not in environ
-    assert "MKL_NUM_THREADS" in environ
+    # None leaves what `pre-spawn-environ` has.
+    assert environ["MKL_NUM_THREADS"] == "1"
 
 
 @pytest.mark.slow

@@ -13,8 +13,16 @@ from commbench.errors import LaunchError, UnavailableError, UsageError
 from commbench.harness.cases import cases_for
 from commbench.launchers import mpirun
 from commbench.launchers.mpirun import MpirunLauncher
-from commbench.machine import installed
-from commbench.model import ClusterSpec, CoreUse, Failure, Launch, Sample, TransportUsed
+from commbench.machine import installed, process
+from commbench.model import (
+    ClusterSpec,
+    CoreUse,
+    Failure,
+    Launch,
+    Sample,
+    TransportUsed,
+    registry,
+)
 
 needs_mpi = pytest.mark.skipif(
     importlib.util.find_spec("dask_mpi") is None, reason="dask-mpi is not installed"
@@ -162,6 +170,20 @@ def test_open_mpi_does_not_bind_a_rank_with_all_its_threads_to_a_core(name, mpie
 def test_open_mpi_starts_more_ranks_than_cores(mpiexec_arguments):
     arguments = mpiexec_arguments("mpiexec (Open MPI) 5.0.8", n_workers=999)
     assert arguments[2:6] == ["--map-by", ":OVERSUBSCRIBE", "-n", "1000"]
+
+
+@needs_mpi
+def test_a_worker_that_leaves_is_reported_as_a_death(tmp_path, monkeypatch, tag):
+    """Its rank, and so mpiexec, waits in MPI_Finalize."""
+    messages = []
+    monkeypatch.setattr(process, "_on_death", None)
+    monkeypatch.setattr(process, "_reported", False)
+    process.on_death(messages.append)
+    spec = ClusterSpec(launcher="mpirun")
+    with registry.load("launcher", "mpirun")().start(spec, "tcp", tmp_path) as cluster:
+        cluster.client.retire_workers([next(iter(cluster.names))])
+        (message,) = processes.until(lambda: messages, "the report")
+    assert "left the cluster while it was needed" in message
 
 
 @needs_mpi

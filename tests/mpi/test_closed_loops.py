@@ -16,6 +16,7 @@ from scenarios import or_slow, scenario
 
 from commbench.mpi.buffers import BUFFERS
 from commbench.mpi.connect import CALLS
+from commbench.mpi.receive_queue import SENDERS
 from commbench.mpi.runtime import runtime
 
 _FOLDER = Path(__file__).parent
@@ -90,6 +91,8 @@ def test_a_connect_whose_loop_is_gone_ends_with_the_garbage() -> None:
         del loop, task
         until(lambda: gc.collect() >= 0 and CALLS.n_running + CALLS.n_kept == 0, "a call is left")
         until(lambda: gc.collect() >= 0 and threading.active_count() == 1, "a thread is left")
+        # The peer may still write to this process.
+        assert [sender.pid for sender in SENDERS._counts] == [peer.process.pid]
         assert not [each for each in strange if each.exc_type is not ResourceWarning], strange
     finally:
         peer.end()

@@ -16,6 +16,7 @@ import pytest
 from processes import invoke, usage_error
 
 from commbench import load
+from commbench.cli import regressions
 from commbench.errors import UnwritableError
 from commbench.store import parts
 from commbench.studies import ab as study
@@ -200,10 +201,12 @@ def test_runs_of_commits_have_their_commits(ab, monkeypatch):
 
 
 @pytest.mark.parametrize("differs", [False, True])
-@pytest.mark.parametrize("target", ["bench.py", "suite.toml"])
+@pytest.mark.parametrize("target", ["bench.py", "suite.toml", "twice.toml"])
 def test_a_script_that_commits_change_causes_a_warning(ab, tmp_path, monkeypatch, differs, target):
     (tmp_path / "bench.py").touch()
-    (tmp_path / "suite.toml").write_text('[[case]]\nworkload = "bench.py"\n')
+    script = '[[case]]\nworkload = "bench.py"\n'
+    (tmp_path / "suite.toml").write_text(script)
+    (tmp_path / "twice.toml").write_text(script + script)
     monkeypatch.chdir(tmp_path)
     made = {side: Environment(python, side) for side, python in ab.pythons.items()}
     monkeypatch.setattr(commits, "environments", lambda *_: made)
@@ -213,7 +216,15 @@ def test_a_script_that_commits_change_causes_a_warning(ab, tmp_path, monkeypatch
         lambda file, names: differs and (str(file), names) == ("bench.py", [*made]),
     )
     said = ab(target, launches=1).stderr
-    assert ("warning: bench.py differs between the commits" in said) == differs
+    assert said.count("warning: bench.py differs between the commits") == differs
+
+
+@pytest.mark.parametrize(
+    "content", ["[case]\nworkload = 'x.py'", "case = 3", "[[case]]\nworkload = 5", "no TOML"]
+)
+def test_a_file_that_is_no_suite_names_no_scripts(content, tmp_path):
+    (tmp_path / "suite.toml").write_text(content)
+    assert not [*regressions._scripts(tmp_path / "suite.toml")]
 
 
 def test_failed_launch_is_status_1_and_keeps_its_logs(ab):
@@ -251,6 +262,8 @@ def test_measurement_that_crashed_is_status_1_and_shows_why(ab):
     assert result.exit_code == 1
     assert result.stderr.count("a launch FAILED") == 1
     assert "head: ZeroDivisionError" in result.stderr
+    result = ab("--format", "junit", "merge", launches=2)
+    assert 'message="a run ended before its launches did"' in result.stdout
 
 
 def test_environment_whose_launches_all_fail_is_status_1(ab):

@@ -387,7 +387,8 @@ def test_a_region_ends_while_tasks_go_on_and_these_are_in_the_next(started, tmp_
         with run.region("wait"):
             begun.touch()
             wait(futures)
-    counts = run.tasks["workload"].value_counts()
+    # On a busy machine, workers may also spill.
+    counts = run.tasks.loc[run.tasks["action"] == "compute", "workload"].value_counts()
     assert counts.sum() == 150
     assert counts["wait"] >= 50
 
@@ -562,6 +563,7 @@ def test_a_client_that_was_disconnected_leaves_nothing_behind(started, tmp_path)
         with run.region("unseen"):
             compute(started)
     assert run.failures["message"].str.contains("disconnected").any()
+    assert "unseen" not in [case.workload for case in run.cases.values()]
     assert state(started) == before
     wrapped = started.run(lambda: "select" in vars(asyncio.get_running_loop()._selector))
     assert not any(wrapped.values())
