@@ -65,8 +65,8 @@ def test_each_other_host_has_a_record_of_its_cores(far):
     assert isinstance(use, CoreUse)
     assert (use.host, use.launch) == (os.uname().nodename, 2)
     assert use.n_cores == len(os.sched_getaffinity(0))
+    assert use.own_cpu_seconds >= SECONDS
     # Worker 0 is here, so that its time is that of others there.
-    assert SECONDS <= use.own_cpu_seconds < 2 * SECONDS + 0.3
     assert use.busy_cpu_seconds > use.own_cpu_seconds + SECONDS / 2
     assert seen.foreign_cpu_s == 0
 
