@@ -114,7 +114,7 @@ def _has_failed(run: Run, case_ids: Collection[str]) -> bool:
 def _sessions(folder: Path, old: Run, new: Run, control: str) -> list[Run]:
     """Return the runs in `folder` that can be compared with `old`, of other days than `new`."""
     from commbench import stats
-    from commbench.analysis import comparability, warnings
+    from commbench.analysis import comparability
     from commbench.reports.sections import plural
 
     runs = []
@@ -127,27 +127,29 @@ def _sessions(folder: Path, old: Run, new: Run, control: str) -> list[Run]:
     runs = [r for r in runs if r.path.resolve() == same or r.manifest.started_at[:10] != day]
     matches = [(run, comparability.match(old.manifest, run.manifest)) for run in runs]
     alike = [run for run, match in matches if match.same and not match.differences]
-    alike = [run for run in alike if _is_readable(run)]
-    n_days = len({run.manifest.started_at[:10] for run in alike})
+    sessions = [each for run in alike for each in _readable(run, control)]
+    n_days = len({run.manifest.started_at[:10] for run in sessions})
     if n_days < stats.MIN_SESSIONS:
         raise UsageError(
-            f"{folder} has {len(alike)} of {len(runs)} runs that can be compared with "
+            f"{folder} has {len(sessions)} of {len(runs)} runs that can be compared with "
             f"{old.manifest.id}, of {plural(n_days, 'day')}: a history takes "
             f"{stats.MIN_SESSIONS} days, of the same cases on this machine"
         )
-    return [warnings.undisturbed(run, control=control)[0][0] for run in alike]
+    return sessions
 
 
-def _is_readable(run: Run) -> bool:
-    """Return whether the records that `compare` uses can be read; if not, say so."""
+def _readable(run: Run, control: str) -> Iterator[Run]:
+    """Yield the run without disturbed launches, or say that its records can't be read."""
+    from commbench.analysis import warnings
     from commbench.stats.comparison import sides
 
     try:
-        sides(run)
+        ((session, _),) = warnings.undisturbed(run, control=control)
+        sides(session)
     except ResultsError as error:
         click.echo(f"Not in the history: {error}", err=True)
-        return False
-    return True
+    else:
+        yield session
 
 
 def _compare_runs(

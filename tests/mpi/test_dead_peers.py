@@ -215,22 +215,33 @@ async def test_memory_that_a_connect_needs_stays_though_its_peer_has_died() -> N
         libc.shmctl(number, 0, None)
 
 
+def _other_address() -> str:
+    """Return an address beside that of the loopback interface, or "" and say so."""
+    host = next(iter(addresses() - {"127.0.0.1"}), "")
+    if not host:
+        print("this machine has no interface but the loopback")
+    return host
+
+
+def _started_in(host: str, *namespaces: str) -> Peer:
+    """Start a peer in new namespaces, given by options of ``unshare``."""
+    command = (
+        f"import os, sys\nos.execvp('unshare', ['unshare', *{namespaces}, sys.executable, "
+        "*sys.argv[1:]])"
+    )
+    return Peer("-c", command, str(Path(__file__).with_name("peers.py")), f"mpi://{host}:0")
+
+
 @pytest.mark.parametrize("tls", ["^posix", "tcp,self"])
 @scenario(60, namespaces=("unshare", "--ipc"))
 async def test_processes_with_pid_namespaces_but_one_of_ipc_connect_without_shared_memory(
     tls: str,
 ) -> None:
     os.environ["UCX_TLS"] = tls
-    command = (
-        "import os, sys\nos.execlp('unshare', 'unshare', '--pid', '--fork', '--kill-child',"
-        "'--mount-proc', sys.executable, *sys.argv[1:])"
-    )
-    host = next(iter(addresses() - {"127.0.0.1"}), "")
-    if not host:
-        print("this machine has no interface but the loopback")
+    if not (host := _other_address()):
         return
     runtime(host)
-    peer = Peer("-c", command, str(Path(__file__).with_name("peers.py")), f"mpi://{host}:0")
+    peer = _started_in(host, "--pid", "--fork", "--kill-child", "--mount-proc")
     await peer.ready()
     if tls == "tcp,self":
         await check_echo(peer.address)
@@ -244,17 +255,12 @@ async def test_processes_with_pid_namespaces_but_one_of_ipc_connect_without_shar
 async def test_processes_with_ipc_namespaces_connect_though_their_segments_have_the_same_ids() -> (
     None
 ):
-    command = (
-        "import os, sys\nos.execlp('unshare', 'unshare', '--ipc', sys.executable, *sys.argv[1:])"
-    )
-    host = next(iter(addresses() - {"127.0.0.1"}), "")
-    if not host:
-        print("this machine has no interface but the loopback")
+    if not (host := _other_address()):
         return
     local = runtime(host)
     for role in ("leads", "follows"):
         rename(role)
-        peer = Peer("-c", command, str(Path(__file__).with_name("peers.py")), f"mpi://{host}:0")
+        peer = _started_in(host, "--ipc")
         await peer.ready()
         comm = await connect(peer.address, timeout=60)
         for nbytes in (1, 10_000_000):
