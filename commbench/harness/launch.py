@@ -9,6 +9,7 @@ when the runner ends.
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -130,4 +131,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    # Collecting the objects of all imports at exit takes half a second.
+    gc.freeze()
+    sys.exit(status)

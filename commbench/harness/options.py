@@ -302,8 +302,8 @@ def design_options(launches: str, timeout: str) -> list[click.Option]:
         click.Option(["--launches"], type=COUNT, help=launches),
         click.Option(["--budget"], type=SECONDS,
                      help="Choose launches and iterations, and stop when every comparison is "
-                          "decided, or after this time (a quarter more if a verdict needs "
-                          "that): 5m.  "
+                          "decided, or after this time (half as much again if a verdict "
+                          "needs that): 5m.  "
                           f"[with --detect: {rule.budget_s / 60:.0f}m]"),
         click.Option(["--detect"], type=SHARE,
                      help="The smallest difference that matters, for a run with a budget.  "

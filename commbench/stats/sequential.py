@@ -29,7 +29,7 @@ _BOUNDARY = 2.040
 """The constant for five looks and a two-sided level of 5 %: C. Jennison and B. W. Turnbull, Group
 Sequential Methods, 2000, table 2.3."""
 _ENOUGH_LAUNCHES = 10
-_MAX_SHARE_OF_BUDGET = 1.25
+_MAX_SHARE_OF_BUDGET = 1.5
 """The share of its budget that a run may take, if that makes the launches for an interval."""
 _MAX_ITERATIONS = 30
 _LEAST_BETWEEN = 1 / 16

@@ -12,7 +12,7 @@ from commbench.model import Launch, Manifest, Suite
 from commbench.model.units import format_seconds
 from commbench.workloads.base import ClusterWorkload
 
-N_PILOT_LAUNCHES = 2
+N_PILOT_LAUNCHES = 1
 
 
 def pilot(suite: Suite) -> Suite:
