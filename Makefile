@@ -24,7 +24,7 @@ $(READY): pyproject.toml constraints.txt
 
 setup: $(READY)  ## Set up .venv, and no more
 
-run: $(READY)  ## The main job: merge over tcp, mpi, and ucx by default and tuned, in three minutes
+run: $(READY)  ## The main job: merge over tcp, mpi, and ucx by default and tuned, in 3 to 4 minutes
 	$(BIN)/commbench run merge --rows 250000 --backends tcp,ucx,ucx:shm+thread-future,mpi --workers 2 \
 	  --budget 160s --skip-unavailable
 

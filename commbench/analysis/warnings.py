@@ -220,8 +220,8 @@ def undecided(run: Run) -> Iterator[str]:
     if rule and run.ended_by == "time" and (n_open := len(stats.undecided(run))):
         yield (
             f"{n_open} of {len(run.comparisons)} comparisons {'is' if n_open == 1 else 'are'} "
-            f"undecided for differences of {100 * rule.detect:g}% at the end of the budget of "
-            f"{rule.budget_s:.0f} s; repeat with a longer --budget or a larger --detect"
+            f"undecided for differences of {100 * rule.detect:g}% after launches of "
+            f"{run.ends['seconds'].sum():.0f} s; repeat with a longer --budget or a larger --detect"
         )
 
 

@@ -172,7 +172,8 @@ def prove(ctx: click.Context, /, run: Path, backend: str, trials: int, **given: 
     if iterations := budget.last_iterations(measured):
         both = replace(both, cases=tuple(replace(c, iterations=iterations) for c in both.cases))
     again = _measure(ctx, data, _with(both, fixed), fixed)
-    confirmed = study.results(again, proof)
+    rule = measured.manifest.stopping
+    confirmed = study.results(again, proof, rule.detect if rule else None)
     if study.winner(confirmed) is None:
         said = _gain(confirmed[0][1]) if confirmed else "no launch ended well"
         click.echo(f"Not confirmed: measured again, {best.name} has: {said}; see {again.path}")

@@ -100,7 +100,9 @@ def display(
                 if rule is None:
                     left = remaining.after(record)
                 else:
-                    left = f"{format_duration(max(0.0, rule.budget_s - spent_s))} left"
+                    total = rule.budget_s if spent_s < rule.budget_s else rule.longest_s
+                    progress.update(task, total=total)
+                    left = f"{format_duration(max(0.0, total - spent_s))} left"
                 progress.advance(task, 1 if rule is None else record.seconds)
                 progress.update(task, left=left)
                 phase, began = "choosing the next launch", time.monotonic()

@@ -201,7 +201,7 @@ def start(suite: Suite, given: dict[str, Any]) -> int:
         small = any(workloads.load(case.workload).quick for case in suite.cases)
         stopping = replace(stopping, quick=stopping.quick and small)
     if not given["quiet"]:
-        for line in preflight.describe(suite, stopping.budget_s if stopping else None):
+        for line in preflight.describe(suite, stopping):
             click.echo(line, err=True)
     described = Manifest(
         id=directory.new_run_id(suite.name, given["output"]),

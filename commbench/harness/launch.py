@@ -76,6 +76,10 @@ def _measure(
         conditions.validate_gpus(launch, cluster, emit)
         measure(launch, workload, backend, cluster, emit)
         emit.phase("ending")
+    # The exit of a user's code has to collect its objects, such as open files.
+    if not (isinstance(workload, ClusterWorkload) and workload.tool):
+        # To collect those of all imports takes half a second.
+        gc.freeze()
 
 
 def _end_launch() -> NoReturn:
@@ -131,7 +135,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    status = main()
-    # Collecting the objects of all imports at exit takes half a second.
-    gc.freeze()
-    sys.exit(status)
+    sys.exit(main())

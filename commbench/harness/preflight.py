@@ -13,7 +13,7 @@ from commbench import workloads
 from commbench.backends import parse
 from commbench.harness.cases import make_workload
 from commbench.machine import cores, environment
-from commbench.model import Case, Suite, registry
+from commbench.model import Case, Stopping, Suite, registry
 from commbench.model.units import format_duration
 from commbench.workloads.base import (
     MODES,
@@ -96,23 +96,26 @@ def _processes_and_cores_here(case: Case) -> tuple[int, float]:
     return launcher.n_processes(case.cluster), n_cores or 0
 
 
-def describe(suite: Suite, budget_s: float | None) -> Iterator[str]:
+def describe(suite: Suite, stopping: Stopping | None) -> Iterator[str]:
     """Yield the estimated duration of a run of `suite`, and a warning for what will go wrong."""
     seconds = [(case, launch_seconds(case)) for case in suite.cases]
-    if budget_s is None:
+    if stopping is None:
         n_launches = sum(case.launches for case in suite.cases)
         total_s = sum(case.launches * each for case, each in seconds)
         launches = "1 launch" if n_launches == 1 else f"{n_launches} launches"
         yield f"{launches}, about {format_duration(total_s)}"
     else:
         block_s = sum(each for _, each in seconds)
-        yield f"about {format_duration(max(budget_s, block_s))} of launches, or less"
+        most_s, longest_s = max(stopping.budget_s, block_s), stopping.longest_s
+        longer = f", up to {format_duration(longest_s)} for a verdict" * (longest_s > most_s)
+        yield f"about {format_duration(most_s)} of launches, or less{longer}"
         # By default there are as many as a verdict takes.
         enough_s = Case.launches * block_s
-        if len(suite.cases) > 1 and budget_s < enough_s / 2:
+        if len(suite.cases) > 1 and most_s < enough_s / 2:
             yield (
                 f"warning: a verdict takes {Case.launches} launches of each case, and the budget "
-                f"is {format_duration(budget_s)}; for that: --budget {math.ceil(enough_s)}s"
+                f"is {format_duration(stopping.budget_s)}; for that: "
+                f"--budget {math.ceil(enough_s)}s"
             )
     said = set()
     for case, each in seconds:

@@ -334,8 +334,7 @@ class Stopping:
     """The conditions that stop a run which adds blocks of launches.
 
     It stops when every comparison is decided with ``detect`` as the smallest relative difference
-    that matters, or when no other block of launches fits into ``budget_s``, which may be exceeded
-    for the launches of a verdict (`sequential.limit_s`). Unless iterations are
+    that matters, or when no other block of launches fits into ``budget_s``. Unless iterations are
     fixed, the run chooses how many each launch has. ``quick`` says that the problem is a small one.
     """
 
@@ -343,6 +342,11 @@ class Stopping:
     detect: float = 0.05
     fixed_iterations: bool = False
     quick: bool = False
+
+    @property
+    def longest_s(self) -> float:
+        """The seconds that launches may take if a verdict needs more than ``budget_s``."""
+        return self.budget_s * (1.0 if self.quick else 1.5)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -309,9 +309,10 @@ class Channel:
     def on_lost(self, reason: str) -> None:
         """Handle the loss of the TCP connection: the peer died, or both ends have closed."""
         # The number of missing messages: the peer announces none of those that it sends while this
-        # end polls, or before it reads that this end is idle.
+        # end polls, or before it reads that this end is idle. A failed write discards what the
+        # peer announced last.
         is_unknown = not self._peer_closed and (
-            not self._announced_idle or (not self.expects() and self._finds_message())
+            not self._announced_idle or self.expects() or self._finds_message()
         )
         if is_unknown:
             self._n_announced = sys.maxsize

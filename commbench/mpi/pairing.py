@@ -321,7 +321,9 @@ class _Handshake:
             if len(segments) > 16 or not all(type(i) is int and 0 <= i < 2**31 for i in segments):
                 raise ProtocolError("segments that are not the ids of segments")
             # Each IPC namespace numbers segments from 0: ids of another host mean nothing here.
-            near = frozenset(segments) if local.host and peer.host == local.host else frozenset()
+            # UCX without shared memory here attaches none.
+            is_near = local.segments and local.host and peer.host == local.host
+            near = frozenset(segments) if is_near else frozenset()
             if local.segments & near:
                 raise ProtocolError("segments of this process")
             pair = Pair(None, 0, b"", peer.pid, started_at(peer.pid), near)

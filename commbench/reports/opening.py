@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, groupby
 from typing import Any
 
+from commbench import stats
 from commbench.analysis import warnings
 from commbench.analysis.findings import untested
 from commbench.analysis.run import Run
@@ -331,7 +332,9 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
     detect = ""
     if rule and rule.detect != Stopping().detect:
         detect = f" --detect {100 * rule.detect:g}%"
-    if warnings.missing_launches(run) and not (run.is_user_code or run.manifest.side):
+    is_open = rule and not run.ended_by and len(stats.unknown(run)) < len(run.cases)
+    is_incomplete = is_open or warnings.missing_launches(run)
+    if is_incomplete and not (run.is_user_code or run.manifest.side):
         n_launches, design = design_for_verdict(run)
         has_verdict = rule or n_launches <= max(case.launches for case in run.suite.cases)
         yield (
@@ -347,7 +350,8 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
         yield "measure the full size", again
     elif again and rule and any(warnings.undecided(run)):
         # Launches that are added because nothing was found would be tested once too often.
-        needed, least = (math.ceil(n * rule.budget_s / 60) for n in (_more(run), 2))
+        spent_s = max(rule.budget_s, run.ends["seconds"].sum())
+        needed, least = (math.ceil(n * spent_s / 60) for n in (_more(run), 2))
         minutes = min(needed, max(_MAX_MINUTES, least))
         yield _SETTLE if minutes == needed else _GO_ON, f"{again} --budget {minutes}m{detect}"
     elif again and not rule and any(c.verdict == "inconclusive" for c in run.comparisons):

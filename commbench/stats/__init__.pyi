@@ -37,7 +37,16 @@ from .selection import (
     timed,
     typical_sample,
 )
-from .sequential import N_LOOKS, ended_by, imprecise, limit_s, look, next_block, undecided, unknown
+from .sequential import (
+    N_LOOKS,
+    ended_by,
+    imprecise,
+    look,
+    n_missing_launches,
+    next_block,
+    undecided,
+    unknown,
+)
 from .stability import drifts, spreads
 from .stragglers import slow_latencies, slow_pairs
 from .summary import costs, idle_cores, launch_medians, summaries
@@ -47,10 +56,10 @@ __all__ = [
     "CONFIDENCE", "LATENCY_MODES", "MIN_EFFECT", "MIN_LAUNCHES", "MIN_SESSIONS", "N_LOOKS",
     "PublishedComparison", "additions", "between", "case_labels", "comparisons", "costs", "counted",
     "coverage", "drifts", "ended_by", "idle_cores", "imprecise", "in_iteration_of",
-    "launch_medians", "least_launches", "limit_s", "link_bandwidths", "link_models",
+    "launch_medians", "least_launches", "link_bandwidths", "link_models",
     "load_bandwidths", "look", "machine", "measured", "measured_quantities", "median_interval",
-    "moved_bytes", "next_block", "outer_regions", "pair_bandwidths", "pingpong_mode",
-    "profile_shares", "published_comparisons", "ratios", "reproduced", "scaling",
+    "moved_bytes", "n_missing_launches", "next_block", "outer_regions", "pair_bandwidths",
+    "pingpong_mode", "profile_shares", "published_comparisons", "ratios", "reproduced", "scaling",
     "seconds_per_byte", "shown_sizes", "shuffles", "slow_latencies", "slow_pairs", "spreads",
     "summaries", "timed", "typical_sample", "undecided", "unknown", "without_control",
     "worker_profiles", "worker_times",

@@ -93,15 +93,16 @@ def sides(run: Run) -> list[Side]:
     return every
 
 
-def comparisons(run: Run) -> list[Comparison]:
+def comparisons(run: Run, min_effect: float | None = None) -> list[Comparison]:
     """Compare the backends of every task, layer and size with each other.
 
     The baseline of a pair is the backend that comes first in the suite. A twin is compared with
     its original only. If they differ, other differences of the task, layer and size that are no
-    larger are ``inconclusive``.
+    larger are ``inconclusive``. ``min_effect`` is 5 % or the budget's ``detect`` by default.
     """
     rule, alpha = run.manifest.stopping, significance(run)
-    min_effect = MIN_EFFECT if rule is None else rule.detect
+    if min_effect is None:
+        min_effect = MIN_EFFECT if rule is None else rule.detect
     groups: dict[Any, list[Side]] = {}
     for side in sides(run):
         # All pairs at once have the same payload with other blocks between more workers.

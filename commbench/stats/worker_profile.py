@@ -54,7 +54,8 @@ def worker_profiles(run: Run) -> pd.DataFrame:
         ``workload``, ``backend``, ``wall_s`` and seconds of it:
 
         - of an average task thread (nan for scheduler and client): ``compute_s`` on a core in a
-          task, ``other_cpu_s`` on a core outside of tasks, ``queue_s`` ready but without a core,
+          task, ``other_cpu_s`` on a core outside of tasks, ``queue_s`` ready but without a core
+          (the hypervisor's share is estimated: stolen time per busy time of the worker's cores),
           ``blocked_s`` in a task but asleep (the GIL, locks, I/O), ``data_s`` without a task during
           a fetch, or in a task that waits until P2P has sent earlier bytes, ``idle_s`` the
           remainder. The barrier of a P2P shuffle is no task;
@@ -78,6 +79,11 @@ def worker_profiles(run: Run) -> pd.DataFrame:
     # All values of a missing role are nan.
     no_threads = run.threads[:0].set_index(_KEY).reindex(profiles.index)
     metrics = _metrics(run.activities).reindex(profiles.index)
+    # The kernel counts what the hypervisor takes neither as CPU time nor as waiting.
+    stolen = (metrics["stolen_s"] / metrics["busy_s"]).fillna(0.0)
+    metrics["queue_s"] += stolen * metrics["compute_s"]
+    for table in threads.values():
+        table["wait_seconds"] += stolen * table["cpu_seconds"]
     others = run.threads[~run.threads["role"].isin(["loop", "tasks"])]
     others_s = others.groupby(_KEY)["cpu_seconds"].sum()
     profiles = profiles.assign(
@@ -175,6 +181,8 @@ def _metrics(activities: pd.DataFrame) -> pd.DataFrame:
         "p2p_s": (context == "execute") & (label == _P2P_WAIT),
         "failed_s": (context == "execute") & label.isin(["failed", "cancelled"]),
         "gil_s": (context == "gil") & (label == "contention"),
+        "busy_s": (context == "cores") & (label == "busy"),
+        "stolen_s": (context == "cores") & (label == "stolen"),
         **{name: on_loop & label.isin(labels) for name, labels in _LABELS.items()},
     }
     seconds = {name: activities["seconds"].where(mask) for name, mask in counts.items()}

@@ -36,7 +36,7 @@ _KEPT_TEXTS = {
         "thread-cpu", "thread-noncpu", "executor", "run-queue", "offload", "other", "network",
         "serialize", "deserialize", "compress", "decompress", "disk-read", "disk-write",
         "cancelled", "failed", "contention", "connect", "background-disk disk-write",
-        "background-comms compress", "p2p-comms-limiter", "page-faults",
+        "background-comms compress", "p2p-comms-limiter", "page-faults", "busy", "stolen",
         "p2p-shard-partition-cpu", "p2p-shard-partition-noncpu", "p2p-get-output-cpu",
         "p2p-get-output-noncpu",
     },

@@ -117,7 +117,8 @@ def _describe(run: Run, number: int) -> str:
     what = f"undecided: {shown}" if names else "all is decided"
     if n_unequal:
         what += f"; {n_unequal} of {len(run.comparisons)} moved other bytes, and get no verdict"
-    ends = f"; ends in {format_seconds(stats.limit_s(run) - spent_s)} at the latest"
+    latest_s = rule.longest_s if stats.n_missing_launches(run) else rule.budget_s
+    ends = f"; ends in {format_seconds(latest_s - spent_s)} at the latest"
     return f"look {number} of {stats.N_LOOKS}, after {format_seconds(spent_s)}: {what}" + ends * (
         not run.ended_by
     )

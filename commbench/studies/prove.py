@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from commbench import stats
 from commbench.analysis.findings import untested
 from commbench.analysis.run import Run
 from commbench.backends import parse
@@ -150,9 +151,15 @@ def _changed(case: Case, settings: Mapping[str, str]) -> Case:
     return replace(case, cluster=spec, backend=settings.get("backend", case.backend))
 
 
-def results(run: Run, proof: Proof) -> list[tuple[Trial, Comparison]]:
-    """Return each trial with its comparison with the present state, the fastest first."""
-    by_candidate = {c.candidate_id: c for c in run.comparisons if c.baseline_id == proof.present.id}
+def results(
+    run: Run, proof: Proof, min_effect: float | None = None
+) -> list[tuple[Trial, Comparison]]:
+    """Return each trial with its comparison with the present state, the fastest first.
+
+    ``min_effect`` is the least gain that matters, if it is not that of `run`.
+    """
+    every = stats.comparisons(run, min_effect)
+    by_candidate = {c.candidate_id: c for c in every if c.baseline_id == proof.present.id}
     pairs = [(t, by_candidate[t.case.id]) for t in proof.trials if t.case.id in by_candidate]
     return sorted(pairs, key=lambda pair: pair[1].ratio)
 

@@ -12,7 +12,10 @@ SCRIPT = """
     import dask.array as da
     import neighbour
 
+    left_open = open(__file__ + ".log", "w")
+
     def main(client, n=400):
+        left_open.write("written ")
         x = da.ones((n, n), chunks=n // 2).persist()
         {end}
         x = x.map_blocks(lambda block: neighbour.twice(block))
@@ -47,6 +50,8 @@ def test_a_script_is_measured_as_any_workload_and_recorded_by_name_and_hash(run_
     assert len(run.samples.query("not warmup")) == 2
     assert not run.samples["verified"].any()
     assert "sum" in set(run.tasks["name"])
+    # A script that ends flushes its files, also those that it has not closed.
+    assert (tmp_path / "jobs" / "job.py.log").read_text().startswith("written ")
     assert "your code returns is not verified" in processes.invoke("report", ended.run).stdout
 
 

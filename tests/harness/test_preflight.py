@@ -11,7 +11,7 @@ import pytest
 from commbench import load
 from commbench.harness import preflight
 from commbench.harness.cases import cases_for
-from commbench.model import ClusterSpec, Suite, registry
+from commbench.model import ClusterSpec, Stopping, Suite, registry
 
 REFERENCE = Path(__file__).parents[2] / "results/reference"
 
@@ -21,8 +21,8 @@ def case(workload="merge", **cluster):
     return one
 
 
-def described(one, budget_s=None):
-    return list(preflight.describe(Suite(name="s", cases=(one,)), budget_s))
+def described(one, stopping=None):
+    return list(preflight.describe(Suite(name="s", cases=(one,)), stopping))
 
 
 @pytest.mark.parametrize("name", [path.parent.name for path in REFERENCE.glob("*/run.json")])
@@ -92,7 +92,12 @@ def test_a_quota_of_cores_crowds_workers_too(monkeypatch):
     assert warning.startswith("warning: 20 workers share 1.5 cores")
 
 
-def test_a_budget_is_exceeded_only_by_a_block_that_is_longer():
-    assert described(case(), 90.0) == ["about 1.5 min of launches, or less"]
+def test_a_budget_may_be_exceeded_for_a_verdict_or_by_one_block():
+    (line,) = described(case(), Stopping(budget_s=90.0))
+    assert line == "about 1.5 min of launches, or less, up to 2.2 min for a verdict"
+    quick = Stopping(budget_s=90.0, quick=True)
+    assert described(case(), quick) == ["about 1.5 min of launches, or less"]
     least_s = preflight.launch_seconds(case())
-    assert described(case(), 1.0) == [f"about {least_s:.0f} s of launches, or less"]
+    assert described(case(), Stopping(budget_s=1.0)) == [
+        f"about {least_s:.0f} s of launches, or less"
+    ]

@@ -242,6 +242,19 @@ async def test_an_interrupted_start_loses_no_transfer() -> None:
 
 
 @in_event_loop
+async def test_a_message_whose_announcement_was_lost_with_a_failed_write_is_read() -> None:
+    """The event loop reads nothing more from a socket that it can't write to."""
+    end = End(Communicator(SMALL, SMALL))
+    end.channel.on_record(Record.DOORBELL, 1)
+    end.channel.on_lost("killed")
+    for _ in range(2):
+        await asyncio.wait_for(end.channel.receive(), 60)
+    with pytest.raises(ChannelClosedError, match="killed"):
+        await asyncio.wait_for(end.channel.receive(), 60)
+    await end.ended()
+
+
+@in_event_loop
 async def test_one_of_two_announced_messages_arrives_after_the_close() -> None:
     end = End(Communicator(SMALL))
     end.channel.on_record(Record.CLOSE, 2)

@@ -23,8 +23,9 @@ from commbench.mpi.handshake import Kind, RefusedError, encode
 
 def handshake(control: Any, mode: str = "world") -> Any:
     """Return this end of a handshake."""
-    local = SimpleNamespace(mpi=SimpleNamespace(COMM_WORLD=None))
-    peer: Any = SimpleNamespace(process="f", pid=1, rank=1)
+    world, none = SimpleNamespace(COMM_WORLD=None), frozenset[int]()
+    local = SimpleNamespace(mpi=world, host="h", segments=none)
+    peer: Any = SimpleNamespace(process="f", pid=1, rank=1, host="h")
     return pairing._Handshake(local, peer, peer, mode, control)  # type: ignore[arg-type]
 
 
@@ -89,6 +90,21 @@ async def test_a_failed_exchange_of_keys_has_a_reason_at_both_ends(
     (error,) = await asyncio.gather(making, return_exceptions=True)
     assert isinstance(error, asyncio.CancelledError) or str(error) == reason
     assert sent == [(Kind.FAILED, reason)]
+
+
+@pytest.mark.parametrize(("here", "near"), [((), ()), ((3,), (7,))])
+@in_event_loop
+async def test_segments_of_the_peer_count_where_ucx_uses_shared_memory(
+    here: tuple[int, ...], near: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With `UCX_TLS=tcp` it attaches none, and may not be allowed to."""
+    this = handshake(Control(asyncio.get_running_loop()), "elastic")
+    this._local.segments = frozenset(here)
+    connect = mock.AsyncMock(side_effect=OSError("no"))
+    monkeypatch.setattr(this, "_connect", connect)
+    with pytest.raises(OSError, match="no"):
+        await this._make_pair(b"", 1, "tag#0$connentry#202A48B197F363EC$", [7])
+    assert connect.call_args.args[-1].segments == frozenset(near)
 
 
 @pytest.mark.parametrize(

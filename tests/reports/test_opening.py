@@ -518,7 +518,7 @@ def test_what_a_budget_left_open_has_a_longer_one_and_no_warning(recorded, detec
     )  # fmt: skip
     step = f"go on (may not settle all): commbench run merge --budget 60m{more}\n"
     assert step in opening.next_steps(run)
-    undecided = f"1 of 1 comparisons is undecided for differences of {100 * detect:g}% at"
+    undecided = f"undecided for differences of {100 * detect:g}% after launches of 144 s"
     assert any(undecided in text for text in run.warnings)
     assert "undecided" not in terminal.render(run)
     vars(run)["ended_by"] = "decided"
@@ -579,6 +579,14 @@ def test_a_quick_run_is_followed_by_one_of_the_full_size(recorded):
     assert "Its problem is small (--quick)" not in "\n".join(map(str, opening.opening(run)))
     run = run_of(recorded, {"tcp": 1.0, "mpi": 2.0}, command=command, stopping=Stopping(quick=True))
     assert "Its problem is small (--quick)" in "\n".join(map(str, opening.opening(run)))
+
+
+@pytest.mark.parametrize("budget_s", [1e4, 9.0])
+def test_a_run_that_was_interrupted_between_blocks_can_go_on(recorded, budget_s):
+    run = run_of(recorded, {"tcp": 1.0, "mpi": 1.0}, stopping=Stopping(budget_s=budget_s))
+    assert ("measure the rest: commbench run --resume" in opening.next_steps(run)) == (
+        budget_s > 9.0
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from builders import message, sample, wire
 
 from commbench import stats
 from commbench.analysis import warnings
-from commbench.model import ClusterSpec
+from commbench.model import ClusterSpec, Stopping
 from commbench.stats import comparison, inference
 from commbench.stats.comparison import compare_pairs
 
@@ -292,14 +292,14 @@ def test_limits_do_not_depend_on_the_other_cases_of_the_run(recorded_and_ended):
     assert limits[0] == limits[1] == limits[2]
 
 
-def moving(recorded, moved, placement="pinned", seconds=0.0):
+def moving(recorded, moved, placement="pinned", seconds=0.0, n_launches=6, **manifest):
     """Return a run with the bytes of its iterations by backend; the second takes twice as long."""
     cases = [
         builders.case(backend, cluster=ClusterSpec(task_placement=placement)) for backend in moved
     ]
     records = []
     for factor, (case, sizes) in enumerate(zip(cases, moved.values(), strict=True), 1):
-        for launch in range(6):
+        for launch in range(n_launches):
             for iteration in range(2):
                 at = {"launch": launch, "iteration": iteration}
                 records.append(sample(case, factor * (1 + launch / 100), **at))
@@ -309,7 +309,17 @@ def moving(recorded, moved, placement="pinned", seconds=0.0):
                     records.append(builders.transfer(case, 0.0, seconds, size, **at))
                 # What a worker writes to itself doesn't cross.
                 records.append(wire(case, 10**9, src="1", **at))
-    return recorded(cases, builders.ended(records))
+    return recorded(cases, builders.ended(records), **manifest)
+
+
+@pytest.mark.parametrize(("n_launches", "ended_by"), [(1, ""), (5, ""), (6, "decided")])
+def test_unequal_work_of_few_launches_ends_no_run(recorded, n_launches, ended_by):
+    # A launch takes 9 s; in the next ones Dask may place the tasks otherwise.
+    rule = Stopping(budget_s=90.0 * n_launches, fixed_iterations=True)
+    moved = {"tcp": (10**6,), "mpi": (2 * 10**6,)}
+    run = moving(recorded, moved, n_launches=n_launches, stopping=rule)
+    assert [c.verdict for c in run.comparisons] == ["unequal"]
+    assert run.ended_by == ended_by
 
 
 @pytest.mark.parametrize(

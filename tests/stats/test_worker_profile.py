@@ -126,6 +126,25 @@ def test_waits_for_a_core_between_tasks_are_not_subtracted_from_the_time_in_task
     assert (row.compute_s, row.queue_s, row.blocked_s) == pytest.approx((4.0, 3.0, 1.0))
 
 
+def test_what_a_hypervisor_takes_is_no_core_and_not_blocked(recorded):
+    def parts(*activities):
+        records = [
+            sample(CASE, 10.0),
+            task(CASE, 0, 8),
+            thread_time(CASE, cpu_seconds=4.0, wait_seconds=1.0),
+            thread_time(CASE, role="loop", cpu_seconds=2.0),
+            activity(CASE, "execute", "thread-cpu", 4.0),
+            activity(CASE, "execute", "run-queue", 1.0),
+            *(activity(CASE, "cores", *each) for each in activities),
+        ]
+        row = profile_of(recorded([CASE], records))
+        return row.compute_s, row.queue_s, row.blocked_s, row.loop_queue_s
+
+    assert parts() == parts(("busy", 8.0)) == pytest.approx((4.0, 1.0, 3.0, 0.0))
+    # A fifth of the ten seconds for which the cores were wanted was stolen.
+    assert parts(("busy", 8.0), ("stolen", 2.0)) == pytest.approx((4.0, 2.0, 2.0, 0.5))
+
+
 def test_attempts_that_failed_and_were_retried_are_no_idle_time(recorded):
     run = recorded(
         [CASE],

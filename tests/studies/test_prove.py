@@ -208,6 +208,18 @@ def test_a_remedy_that_helps_is_proved_and_confirmed(fake_run, tmp_path):
     assert [len(commbench.load(run).ends) for run in runs] == [18, 12]
 
 
+def test_a_gain_is_confirmed_by_the_least_difference_of_the_proof(recorded):
+    proof = prove.plan(with_findings([FAKE], finding(FAKE, FAKE_SECONDS="0.97")), most=1)
+    records = [
+        record
+        for case, median in zip(proof.suite.cases, (1.0, 0.97), strict=True)
+        for record in builders.launches(case, [median] * 6)
+    ]
+    again = recorded(proof.suite.cases, records)
+    assert prove.winner(prove.results(again, proof)) is None
+    assert prove.winner(prove.results(again, proof, 0.01)) == proof.trials[0]
+
+
 def test_launches_of_the_confirmation_have_the_iterations_that_the_proof_chose(
     fake_run, tmp_path, monkeypatch
 ):

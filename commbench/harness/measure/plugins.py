@@ -42,6 +42,7 @@ from commbench.harness import p2p, transfers, wire
 from commbench.harness.measure import records
 from commbench.harness.measure.conditions import scheduler_offset
 from commbench.launchers.base import RunningCluster
+from commbench.machine import cores
 from commbench.machine.cores import WaitClock, cpu_seconds, thread_seconds
 from commbench.model import Activity, Launch, LongTurn, ProcessUse, Record, ThreadTime
 
@@ -362,6 +363,10 @@ def _totals(
     sums: defaultdict[tuple[str, str], float] = defaultdict(float)
     if faults is not None:
         sums["memory", "page-faults"] = faults.seconds
+    used = cores.times(os.sched_getaffinity(0))
+    # Only a virtual machine has stolen time.
+    if used is not None and used.stolen_s:
+        sums["cores", "busy"], sums["cores", "stolen"] = used
     if queue is not None and not math.isnan(queue.seconds):
         sums["execute", "run-queue"] = queue.seconds
     for key, value in worker.digests_total.items():

@@ -77,9 +77,11 @@ def _stopping(run: Run) -> str:
     rule = run.manifest.stopping
     if rule is None:
         return ""
+    spent_s = run.ends["seconds"].sum()
+    longer = f" ({spent_s:.0f} s, for a verdict)" if spent_s > rule.budget_s else ""
     reason = {
         "decided": f"every comparison was decided (--detect {100 * rule.detect:g}%)",
-        "time": f"no other block fitted into --budget {rule.budget_s:.0f} s",
+        "time": f"no other block fitted into --budget {rule.budget_s:.0f} s" + longer,
     }.get(run.ended_by, "one of the limits is reached; continue with --resume")
     return f"blocks of launches until {reason}"
 
