@@ -341,8 +341,8 @@ class Activity(_IterationRecord, table="activities"):
     spans; ``label`` is that of Dask (``thread-cpu``, ``serialize``, ``network`` …).
     ``gil``, ``contention`` is only recorded if gilknocker is installed. ``memory``, ``page-faults``
     is commbench's: the number of minor page faults × the time of one
-    on pages that are given back. So are ``cores``, ``busy`` and ``stolen``: the CPU seconds of the
-    worker's cores, only in virtual machines.
+    on pages that are given back. So are ``cores``, ``busy`` and ``stolen``: CPU seconds of the
+    cores that the worker may use, by all processes and by other machines; see `CoreUse`.
     """
 
     worker: str

@@ -55,7 +55,8 @@ def worker_profiles(run: Run) -> pd.DataFrame:
 
         - of an average task thread (nan for scheduler and client): ``compute_s`` on a core in a
           task, ``other_cpu_s`` on a core outside of tasks, ``queue_s`` ready but without a core
-          (the hypervisor's share is estimated: stolen time per busy time of the worker's cores),
+          (that which the hypervisor takes is estimated by the stolen time per busy time of the
+          worker's cores during the iterations of a launch),
           ``blocked_s`` in a task but asleep (the GIL, locks, I/O), ``data_s`` without a task during
           a fetch, or in a task that waits until P2P has sent earlier bytes, ``idle_s`` the
           remainder. The barrier of a P2P shuffle is no task;
@@ -80,8 +81,12 @@ def worker_profiles(run: Run) -> pd.DataFrame:
     no_threads = run.threads[:0].set_index(_KEY).reindex(profiles.index)
     metrics = _metrics(run.activities).reindex(profiles.index)
     # The kernel counts what the hypervisor takes neither as CPU time nor as waiting.
-    stolen = (metrics["stolen_s"] / metrics["busy_s"]).fillna(0.0)
-    metrics["queue_s"] += stolen * metrics["compute_s"]
+    cores_s = metrics.groupby(["case_id", "launch", "worker"])[["stolen_s", "busy_s"]]
+    used = cores_s.transform("sum")
+    stolen = (used["stolen_s"] / used["busy_s"]).where(used["busy_s"] > 0, 0.0)
+    if metrics["queue_s"].notna().any():
+        in_tasks_s = stolen * metrics["compute_s"].fillna(0.0)
+        metrics["queue_s"] = metrics["queue_s"].fillna(0.0) + in_tasks_s
     for table in threads.values():
         table["wait_seconds"] += stolen * table["cpu_seconds"]
     others = run.threads[~run.threads["role"].isin(["loop", "tasks"])]

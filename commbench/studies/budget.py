@@ -114,7 +114,8 @@ def _describe(run: Run, number: int) -> str:
     names = list(dict.fromkeys(open_))
     shown = ", ".join(names[:4]) + f" and {len(names) - 4} more" * (len(names) > 4)
     n_unequal = sum(one.verdict == "unequal" for one in run.comparisons)
-    what = f"undecided: {shown}" if names else "all is decided"
+    what = "all is decided" if run.ended_by else "too few launches"
+    what = f"undecided: {shown}" if names else what
     if n_unequal:
         what += f"; {n_unequal} of {len(run.comparisons)} moved other bytes, and get no verdict"
     latest_s = rule.longest_s if stats.n_missing_launches(run) else rule.budget_s

@@ -158,7 +158,7 @@ def results(
 
     ``min_effect`` is the least gain that matters, if it is not that of `run`.
     """
-    every = stats.comparisons(run, min_effect)
+    every = run.comparisons if min_effect is None else stats.comparisons(run, min_effect)
     by_candidate = {c.candidate_id: c for c in every if c.baseline_id == proof.present.id}
     pairs = [(t, by_candidate[t.case.id]) for t in proof.trials if t.case.id in by_candidate]
     return sorted(pairs, key=lambda pair: pair[1].ratio)

@@ -18,7 +18,7 @@ from commbench.analysis import warnings
 from commbench.analysis.run import load
 from commbench.model import USER_CODE, ClusterSpec, Effect, Region, Stopping
 from commbench.reports import findings, opening, terminal
-from commbench.reports.sections import Section, Table, iteration_tables, provenance
+from commbench.reports.sections import Section, Table, differences, iteration_tables, provenance
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "results/reference/20261125-make-run"
@@ -587,6 +587,8 @@ def test_a_run_that_was_interrupted_between_blocks_can_go_on(recorded, budget_s)
     assert ("measure the rest: commbench run --resume" in opening.next_steps(run)) == (
         budget_s > 9.0
     )
+    # Later looks have larger levels than the first one.
+    assert differences.design_for_verdict(run)[0] == 6
 
 
 @pytest.mark.parametrize(

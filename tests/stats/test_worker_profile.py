@@ -145,6 +145,19 @@ def test_what_a_hypervisor_takes_is_no_core_and_not_blocked(recorded):
     assert parts(("busy", 8.0), ("stolen", 2.0)) == pytest.approx((4.0, 2.0, 2.0, 0.5))
 
 
+def test_stolen_time_leaves_known_waits_of_tasks_without_cpu_time(recorded):
+    records = [
+        sample(CASE, 10.0),
+        task(CASE, 0, 8),
+        thread_time(CASE, wait_seconds=3.0),
+        activity(CASE, "execute", "run-queue", 3.0),
+        activity(CASE, "cores", "busy", 8.0),
+        activity(CASE, "cores", "stolen", 2.0),
+    ]
+    row = profile_of(recorded([CASE], records))
+    assert (row.queue_s, row.blocked_s) == pytest.approx((3.0, 5.0))
+
+
 def test_attempts_that_failed_and_were_retried_are_no_idle_time(recorded):
     run = recorded(
         [CASE],

@@ -429,7 +429,10 @@ def profile(seed: int, folder: Path) -> Iterator[Outcome]:
         error = getattr(shares, field) - truth
         name = "no core" if field == "queue" else field
         yield Outcome(
-            question=f"the share *{name}* of tasks that wait for {kind}, within 5 points"
+            # Another question since stolen time is known; see SUPERSEDED.
+            question=f"the share *{name}* of tasks that "
+            + ("sleep" if (kind, field) == ("sleep", "blocked") else f"wait for {kind}")
+            + ", within 5 points"
             + " of their spans" * (kind == "the GIL"),
             right=abs(error) <= 0.05, error=error,
         )  # fmt: skip

@@ -363,9 +363,7 @@ def _totals(
     sums: defaultdict[tuple[str, str], float] = defaultdict(float)
     if faults is not None:
         sums["memory", "page-faults"] = faults.seconds
-    used = cores.times(os.sched_getaffinity(0))
-    # Only a virtual machine has stolen time.
-    if used is not None and used.stolen_s:
+    if (used := cores.times(os.sched_getaffinity(0))) is not None:
         sums["cores", "busy"], sums["cores", "stolen"] = used
     if queue is not None and not math.isnan(queue.seconds):
         sums["execute", "run-queue"] = queue.seconds

@@ -23,6 +23,7 @@ from commbench.reports.sections import (
 )
 from commbench.stats.comparison import EQUAL_WORK, least_launches
 from commbench.stats.inference import CONFIDENCE
+from commbench.stats.sequential import N_LOOKS, look_level
 
 _LOOK = " (and the interval of that level), because a run with a budget is looked at several times"
 _BUDGET_FACTOR = 1.5
@@ -114,14 +115,15 @@ def design_for_verdict(run: Run) -> tuple[int, str]:
         for c in run.comparisons
         if min(c.baseline_s, c.candidate_s) > 0
     )
-    alpha = min((c.alpha for c in run.comparisons), default=1 - CONFIDENCE)
+    alpha = look_level(N_LOOKS) if run.manifest.stopping else 1 - CONFIDENCE
     n_launches = least_launches(max(together.values(), default=1), alpha)
     if not run.manifest.stopping:
         return n_launches, f"--launches {n_launches}"
     block_s = run.ends.groupby("case_id")["seconds"].median().sum()
     needed_s = n_launches * block_s
     if run.ended_by == "time":
-        needed_s = max(needed_s, _BUDGET_FACTOR * run.manifest.stopping.budget_s)
+        spent_s = max(run.manifest.stopping.budget_s, run.ends["seconds"].sum())
+        needed_s = max(needed_s, _BUDGET_FACTOR * spent_s)
     return n_launches, f"--budget {math.ceil(needed_s / 60)}m"
 
 

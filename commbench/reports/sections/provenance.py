@@ -78,7 +78,7 @@ def _stopping(run: Run) -> str:
     if rule is None:
         return ""
     spent_s = run.ends["seconds"].sum()
-    longer = f" ({spent_s:.0f} s, for a verdict)" if spent_s > rule.budget_s else ""
+    longer = f" (launches took {spent_s:.0f} s)" if spent_s > rule.budget_s else ""
     reason = {
         "decided": f"every comparison was decided (--detect {100 * rule.detect:g}%)",
         "time": f"no other block fitted into --budget {rule.budget_s:.0f} s" + longer,

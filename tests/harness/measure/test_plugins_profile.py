@@ -338,6 +338,16 @@ def test_page_faults_of_a_task_are_those_of_its_worker(profile):
     assert page_faults(use_memory) > page_faults(sleep) + 2 * 65_536 * 50e-9
 
 
+@pytest.mark.parametrize("used", [cores.Times(5.0, 2.0), None])
+def test_workers_read_how_busy_their_cores_are(used, monkeypatch):
+    monkeypatch.setattr(cores, "times", lambda _: used)
+    monitor = SimpleNamespace(monitor_gil_contention=False)
+    worker = SimpleNamespace(digests_total={}, plugins={}, monitor=monitor)
+    assert plugins._totals(worker, None, None) == (
+        [("cores", "busy", 5.0), ("cores", "stolen", 2.0)] if used else []
+    )
+
+
 def test_cpu_time_of_ended_threads_is_that_which_no_thread_has_and_tasks_lack():
     def reading(clock, thread_s, process_s, tasks_s):
         counters = {
