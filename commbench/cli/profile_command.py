@@ -77,12 +77,16 @@ def record(
     run, error = profile_script(script, arguments, output, scheduler, anonymize)
     status = _report_end(error)
     if run is None:
-        if status:
-            ctx.exit(status)
-        raise UsageError(
+        message = (
             f"{script} connected no distributed.Client, so there is nothing to report; "
             "it needs one in its main process, as in: with Client() as client: …"
         )
+        # The scheduler's and the workers' processes of dask-mpi end so, for example.
+        if isinstance(error, SystemExit) and not status:
+            click.echo(message, err=True)
+        if error is not None:
+            ctx.exit(status)
+        raise UsageError(message)
     return run.path, status
 
 

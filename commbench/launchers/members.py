@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -23,6 +24,7 @@ from commbench.model import ClusterSpec
 
 _POLL_SECONDS = 0.05
 _TOPIC = "all"
+_SUBSCRIBE_SECONDS = 10.0
 _PREFIXES = (
     "DASK_", "COMMBENCH_", "CUDA_", "RAPIDS_", "OMP_", "MKL_", "OPENBLAS_", "MALLOC_",
 )  # fmt: skip
@@ -217,9 +219,12 @@ def watch(cluster: RunningCluster, log: Path | None = None) -> None:
     for name in names.values():
         process.watch_remote(f"worker {name}")
 
+    is_subscribed = threading.Event()
+
     def report(event: tuple[float, Any]) -> None:
         _, message = event
         if not isinstance(message, Mapping):
+            is_subscribed.set()
             return
         address, action = message.get("worker"), message.get("action")
         if action == "remove-worker" and address in names:
@@ -234,6 +239,10 @@ def watch(cluster: RunningCluster, log: Path | None = None) -> None:
             )
 
     cluster.client.subscribe_topic(_TOPIC, report)
+    # Requests may overtake the subscription.
+    deadline = time.monotonic() + _SUBSCRIBE_SECONDS
+    while not is_subscribed.wait(0.01) and time.monotonic() < deadline:
+        cluster.client.log_event(_TOPIC, "commbench watches the workers")
     # Earlier events are not reported.
     if (now := workers_of(cluster.client)).keys() != names.keys():
         raise LaunchError(

@@ -95,6 +95,17 @@ class LinkReport:
         if self.links.empty:
             return ["No link has a rate: every block was smaller than --min-transfer."]
         texts = []
+        expected = self.run.manifest.expected_Bps
+        known = {*self.links["link"].astype("str")}
+        if expected and known.isdisjoint(expected):
+            texts.append(
+                f"No link is of the class {' or '.join(expected)} (--expect): they are "
+                f"{' and '.join(sorted(known))}."
+            )
+        trips = quickest_round_trips(self.run)
+        n_trips = trips[trips["iteration"] >= 0].groupby(["case_id", "src", "dst"]).size()
+        if len(n_trips) >= 2 * MIN_PAIRS and n_trips.min() < MIN_TRANSFERS:
+            texts.append(f"Latencies: under {MIN_TRANSFERS} round trips; take more --iterations.")
         for (name, link), rows in self.links.groupby(["backend", "link"], observed=True):
             what = f"{plural(len(rows), 'link')} of the class {link} over {name}"
             expect = f"say what they should have: --expect '{link}=100Gb/s'"

@@ -153,12 +153,16 @@ def _is_slow_again(table: pd.DataFrame, run: Run) -> pd.Series[bool]:
     names = [*_GROUP, "src", "dst", "q50_Bps"]
     rates = run.pairs.loc[run.pairs["channel"].isin([ALONE, AGAIN]), names]
     rates = rates.astype(dict.fromkeys(names[:-1], "str"))
-    alone = rates[rates["channel"] == ALONE].groupby(["case_id", "link"])["q50_Bps"].median()
+    slow = pd.MultiIndex.from_frame(table.loc[table["kind"] != "all", ["case_id", "src", "dst"]])
+    ordinary = ~pd.MultiIndex.from_frame(rates[["case_id", "src", "dst"]]).isin(slow)
+    alone = rates[ordinary & (rates["channel"] == ALONE)]
+    alone = alone.groupby(["case_id", "link"])["q50_Bps"].median()
     again = rates[rates["channel"] == AGAIN].set_index(["case_id", "src", "dst"])["q50_Bps"]
     rows = table.join(alone.rename("alone"), ["case_id", "link"])
     rows = rows.join(again.rename("again"), ["case_id", "src", "dst"])
     expected = rows["link"].map(run.manifest.expected_Bps).astype(float)
-    limit = rows["alone"].mask(np.isclose(rows["typical_Bps"], expected), expected)
+    limit = rows["alone"].fillna(rows["typical_Bps"])
+    limit = limit.mask(np.isclose(rows["typical_Bps"], expected), expected)
     slower = limit / rows["again"].mask(rows["kind"] == "all", rows["alone"])
     slower = slower.groupby([rows[name] for name in (*_GROUP, "cause")])
     is_slow: pd.Series[bool] = ~(slower.transform("median") < MIN_SLOWDOWN)

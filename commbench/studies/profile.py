@@ -212,7 +212,7 @@ class _FirstClient:
         self._context: Context | None = None
         self.run: ProfiledRun | None = None
         self.n_further = 0
-        """The number of clients that connected after the first one was closed."""
+        """The number of clients of other clusters, and of those after the first was closed."""
 
     @contextmanager
     def among(self, kind: type[Any], clusters: type[Any]) -> Iterator[None]:
@@ -228,6 +228,9 @@ class _FirstClient:
 
         async def started(client: Any, *args: Any, **kwargs: Any) -> Any:
             result = await start(client, *args, **kwargs)
+            # Tasks of workers in this process, as those of dask-mpi, may connect some, too.
+            if client.id.startswith("Client-worker-"):
+                return result
             # Children that the script forks have clients of their own.
             if watch._client is None and os.getpid() == watch.pid:
                 watch._client = client
@@ -236,8 +239,12 @@ class _FirstClient:
                     context = profile(client, watch._name, **watch._options)
                     watch.run = await context.__aenter__()
                     watch._context = context
-            elif watch._context is None and client is not watch._client:
-                watch.n_further += 1
+            elif watch._client is not None and client is not watch._client:
+                # A client that is closed has no scheduler.
+                watch.n_further += (
+                    watch._context is None
+                    or client.scheduler.address != watch._client.scheduler.address
+                )
             return result
 
         def made(client: Any, *args: Any, **kwargs: Any) -> None:
@@ -252,7 +259,7 @@ class _FirstClient:
         def before(name: str) -> Any:
             def closed(client: Any, *args: Any, **kwargs: Any) -> Any:
                 # Its context may be left by an exception.
-                error = sys.exc_info()
+                error = _error_of_block()
                 if not client._asynchronous:
                     watch._leave(client, *error)
                 elif context := watch._take(client):
@@ -269,7 +276,7 @@ class _FirstClient:
         def before_awaiting(name: str) -> Any:
             async def closed(client: Any, *args: Any, **kwargs: Any) -> Any:
                 if client._asynchronous and (context := watch._take(client)):
-                    await context.__aexit__(*sys.exc_info())
+                    await context.__aexit__(*_error_of_block())
                 return await methods[name](client, *args, **kwargs)
 
             return closed
@@ -282,11 +289,13 @@ class _FirstClient:
 
             def closed(cluster: Any, *args: Any, **kwargs: Any) -> Any:
                 client = watch._client
-                if client is not None and not client._asynchronous and client.status == "running":
+                # In the event loop's thread, in which another client's shutdown closes the cluster,
+                # waiting for this one would be for ever.
+                if client is not None and not client.asynchronous and client.status == "running":
                     # A client may know only the address of its cluster.
                     at = getattr(cluster, "scheduler_address", None)
                     if client.cluster is cluster or client.scheduler.address == at:
-                        watch._leave(client, *sys.exc_info())
+                        watch._leave(client, *_error_of_block())
                 return close(cluster, *args, **kwargs)
 
             made_by.close = closed
@@ -323,6 +332,12 @@ class _FirstClient:
             return None
         context, self._context = self._context, None
         return context
+
+
+def _error_of_block() -> tuple[Any, Any, Any]:
+    """Return the exception that leaves the block around a client, if it is no end of the script."""
+    error = sys.exc_info()
+    return (None, None, None) if isinstance(error[1], SystemExit) else error
 
 
 @dataclass

@@ -33,6 +33,8 @@ from commbench.workloads.base import ClusterWorkload, Context
 
 _MAIN, _MODULE = "main", "__mp_main__"
 _CLUSTERS = ("Client", "LocalCluster")
+_PLAIN = frozenset({bool, bytes, complex, float, int, str, type(None)})
+"""The classes of values that contain no collection, of which a result may have millions."""
 _TO_ADD = f"""
     def {_MAIN}(client):  # the code to measure, below, with this client
     if __name__ == "__main__":
@@ -127,6 +129,8 @@ class UserCode(ClusterWorkload):
         seen = set[int]()
         while unread:
             part = unread.pop()
+            if type(part) in _PLAIN:
+                continue
             if is_dask_collection(part):
                 lazy.append(part)
             elif isinstance(part, list | tuple | set | frozenset | ValuesView):

@@ -16,10 +16,11 @@ HOSTS = 4
 RATE = 100e6
 
 
-def measured(recorded, slow=(), n=3, trips_ms=None, again=(), **given):
+def measured(recorded, slow=(), n=3, trips_ms=None, n_trips=3, again=(), only_alone=None, **given):
     """Return the report of hosts whose links have a rate, and those that are `slow` a fifth.
 
-    A request takes 2 ms, or `trips_ms` of its two hosts.
+    A request takes 2 ms, or `trips_ms` of its two hosts. A third of the pairs is measured alone,
+    or `only_alone`.
     """
     case = builders.case(workload="links", n_workers=HOSTS, params={"sizes": [1, 8_000_000]})
     records = [builders.sample(case, 0.08, layer="rounds", payload_bytes=8_000_000)]
@@ -32,14 +33,14 @@ def measured(recorded, slow=(), n=3, trips_ms=None, again=(), **given):
             builders.transfer(case, 9 * i, 9 * i + seconds, src=src, dst=dst, channel="rounds")
             for i in range(n)
         ]
-        if number % 3 == 0:
+        if pair == only_alone or (only_alone is None and number % 3 == 0):
             records.append(
                 builders.transfer(case, 0, 0.8 * seconds, src=src, dst=dst, channel="alone")
             )
         trip_s = (trips_ms or {}).get(tuple(sorted(pair)), 2.0) / 1e3
         records += [
             builders.round_trip(case, trip_s * factor, src=src, dst=dst, iteration=i)
-            for i in range(3)
+            for i in range(n_trips)
             for factor in (3.0, 1.0, 2.0)
         ]
     records += [
@@ -124,6 +125,31 @@ def test_a_link_that_is_slow_in_rounds_only_is_congested_and_no_fault(recorded):
         again = [(*pair, 9 * i, 9 * i + seconds) for i in range(3)]
         report = measured(recorded, [pair], again=again)
         assert report.outcome == outcome
+
+
+def test_a_slow_link_is_compared_with_others_alone_or_in_rounds(recorded):
+    pair = ("0", "1")
+    for seconds, outcome in ((0.064, "fine"), (0.4, "faulty")):
+        again = [(*pair, 9 * i, 9 * i + seconds) for i in range(3)]
+        report = measured(recorded, [pair], again=again, only_alone=pair)
+        assert report.outcome == outcome
+
+
+def test_latencies_of_few_round_trips_are_not_fine(recorded):
+    report = measured(recorded, trips_ms={("2", "3"): 60.0}, n_trips=2)
+    assert report.outcome == "not judged"
+    assert "Latencies: under 3 round trips; take more --iterations" in lines(report)
+
+
+@pytest.mark.parametrize(
+    ("classes", "outcome"), [(("network", "x"), "fine"), (("x",), "not judged")]
+)
+def test_an_expectation_of_no_link_is_not_met_by_all(classes, outcome, recorded):
+    report = measured(recorded, expected_Bps=dict.fromkeys(classes, RATE))
+    assert report.outcome == outcome
+    assert ("No link is of the class x (--expect): they are network." in lines(report)) == (
+        outcome == "not judged"
+    )
 
 
 def test_links_of_which_most_are_slow_are_not_fine(recorded):

@@ -185,6 +185,25 @@ def test_clients_after_the_first_one_are_counted(run_script):
     assert "the script's first client was recorded; 2 later ones were not" in done.stderr
 
 
+def test_a_client_of_another_cluster_is_counted_and_one_of_the_same_is_recorded(run_script):
+    done, run = run_script("""
+        from distributed import Client, LocalCluster
+
+        if __name__ == "__main__":
+            quiet = {"dashboard_address": "127.0.0.1:0", "n_workers": 1}
+            with LocalCluster(**quiet) as one, LocalCluster(**quiet) as two:
+                with Client(one) as first, Client(one) as second, Client(two) as other:
+                    first.submit(sum, [1]).result()
+                    second.submit(max, [2]).result()
+                    other.submit(min, [3]).result()
+                    raise SystemExit
+    """)
+    assert done.returncode == 0, done.stderr
+    assert set(run.tasks["name"]) == {"sum", "max"}
+    assert run.regions["error"].tolist() == [""]
+    assert "the script's first client was recorded; 1 later one was not" in done.stderr
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_script_that_is_terminated_leaves_its_record(tmp_path, number):
     script = tmp_path / "my_job.py"
@@ -266,6 +285,15 @@ def test_a_script_without_a_client_is_a_usage_error(run_script, source):
     done, run = run_script(source)
     assert done.returncode == 2
     assert "connected no distributed.Client" in done.stderr
+    assert run is None
+
+
+@pytest.mark.parametrize("status", [0, 3])
+def test_a_script_that_exits_without_a_client_has_its_status(run_script, status):
+    """As the processes of dask-mpi that run the scheduler and the workers."""
+    done, run = run_script(f"raise SystemExit({status})")
+    assert done.returncode == status
+    assert ("connected no distributed.Client" in done.stderr) == (not status)
     assert run is None
 
 

@@ -1,5 +1,6 @@
 """``commbench run pingpong --peer HOST`` measures the link between two hosts of a known rate."""
 
+import importlib.util
 import subprocess
 
 import namespaces
@@ -49,8 +50,8 @@ def run(hosts, *options):
     ],
 )
 def test_the_link_between_the_hosts_is_what_is_measured(hosts, monkeypatch, backend, layers):
-    if backend == "ucx":
-        pytest.importorskip("ucxx")
+    if backend == "ucx" and importlib.util.find_spec("ucxx") is None:
+        pytest.skip("ucxx is missing")
     # To MPI these hosts are one, with shared memory.
     monkeypatch.setenv("UCX_TLS", "tcp,self")
     ended = run(

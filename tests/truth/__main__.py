@@ -102,7 +102,7 @@ def page(rows: list[dict[str, Any]]) -> str:
         )
     lines += [""] * bool(not_counted)
     for question, n in not_counted.items():
-        lines.append(f"Not counted: {n} outcomes of *{question}*: {SUPERSEDED[question]}.")
+        lines.append(f'Not counted: {n} outcomes of "{question}": {SUPERSEDED[question]}.')
     lines.append(f"\n{outcomes.origin(table)}")
     below, missed = resampled(table)
     head = HEAD.format(conclusion=conclusion(questions) + missed)

@@ -216,8 +216,10 @@ def _missing_pairs(run: Run, channel: str, pairs: pd.DataFrame) -> Iterator[str]
     log, every = run.transfers, run.pairs
     for case in run.suite.cases:
         seen = every[every["case_id"] == case.id]
-        # Workers may join the cluster of a user's code.
-        n_workers = max(case.cluster.n_workers, len({*seen["src"].unique(), *seen["dst"].unique()}))
+        # Workers may join the cluster of a user's code, and one per host takes part in rounds.
+        n_workers = len({*seen["src"].unique(), *seen["dst"].unique()})
+        if case.id not in by_choice:
+            n_workers = max(n_workers, case.cluster.n_workers)
         n_pairs = n_workers * (n_workers - 1)
         n_missing = n_pairs - int(n_seen.get(case.id, 0))
         if n_missing == n_pairs and len(seen):
@@ -244,6 +246,7 @@ def _shuffle_table(run: Run, most: int) -> Table:
             "busy\nGB/s": map(number, table.busy_Bps / 1e9),
             **_milliseconds(table, ("queue", "wire", "handling")),
         },
+        "Sums over the measured iterations of all launches. "
         "All batches to other workers, also of attempts that were repeated; those of workers that "
         "have left are missing. busy: bytes over the time in which a batch was on the wire. "
         + _PHASES
@@ -355,6 +358,9 @@ def _is_fast_alone(pair: pd.Series, run: Run) -> bool:
     again = pairs[(pairs["src"] == pair["src"]) & (pairs["dst"] == pair["dst"])]
     again = again.loc[again["channel"] == AGAIN, "q50_Bps"]
     others = pairs[(pairs["channel"] == ALONE) & (pairs["link"] == pair["link"])]
+    others = others[
+        ~(others["src"].isin(ends := [pair["src"], pair["dst"]]) & others["dst"].isin(ends))
+    ]
     is_fast = others["q50_Bps"].median() / again < MIN_SLOWDOWN
     return pair["channel"] == ROUNDS and bool(is_fast.any())
 
