@@ -273,9 +273,10 @@ def profile_tables(run: Run) -> Iterator[Table]:
                 "process": loops.process,
                 **{title: map(_percent, loops[name]) for name, title in columns.items()},
             },
-            "The thread of the event loop; its first six columns add up to 100. messages: all that "
-            "it does besides; poll: the CPU time that its turns take in the idle cluster; other "
-            "threads: their time on a core (progress threads, offloaded serialization, the "
+            "The thread of the event loop; its columns from serialize to asleep add up to 100. "
+            "serialize, deserialize: for fetches; those of P2P shuffles and all that it does "
+            "besides are messages; poll: the CPU time that its turns take in the idle cluster; "
+            "other threads: their time on a core (progress threads, offloaded serialization, the "
             "tasks' own)." + " GIL busy: time in which a request for it had to wait." * bool(gil),
             {"process"},
         )
