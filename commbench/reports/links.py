@@ -103,8 +103,10 @@ class LinkReport:
                 f"{' and '.join(sorted(known))}."
             )
         trips = quickest_round_trips(self.run)
-        n_trips = trips[trips["iteration"] >= 0].groupby(["case_id", "src", "dst"]).size()
-        if len(n_trips) >= 2 * MIN_PAIRS and n_trips.min() < MIN_TRANSFERS:
+        trips = trips[trips["iteration"] >= 0]
+        n_trips = trips.groupby(["case_id", "src", "dst"], observed=True).size()
+        n_pairs = n_trips.groupby("case_id", observed=True).size()
+        if n_pairs.max() >= 2 * MIN_PAIRS and n_trips.min() < MIN_TRANSFERS:
             texts.append(f"Latencies: under {MIN_TRANSFERS} round trips; take more --iterations.")
         for (name, link), rows in self.links.groupby(["backend", "link"], observed=True):
             what = f"{plural(len(rows), 'link')} of the class {link} over {name}"

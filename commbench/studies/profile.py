@@ -209,6 +209,7 @@ class _FirstClient:
     def __init__(self, name: str, **options: Any) -> None:
         self._name, self._options, self.pid = name, options, os.getpid()
         self._client: Any = None
+        self._scheduler: Any = None
         self._context: Context | None = None
         self.run: ProfiledRun | None = None
         self.n_further = 0
@@ -228,23 +229,20 @@ class _FirstClient:
 
         async def started(client: Any, *args: Any, **kwargs: Any) -> Any:
             result = await start(client, *args, **kwargs)
+            at = client._scheduler_identity.get("id")
             # Tasks of workers in this process, as those of dask-mpi, may connect some, too.
             if client.id.startswith("Client-worker-"):
                 return result
             # Children that the script forks have clients of their own.
             if watch._client is None and os.getpid() == watch.pid:
-                watch._client = client
+                watch._client, watch._scheduler = client, at
                 # The property is true in the loop's thread for any client.
                 if client._asynchronous:
                     context = profile(client, watch._name, **watch._options)
                     watch.run = await context.__aenter__()
                     watch._context = context
-            elif watch._client is not None and client is not watch._client:
-                # A client that is closed has no scheduler.
-                watch.n_further += (
-                    watch._context is None
-                    or client.scheduler.address != watch._client.scheduler.address
-                )
+            elif client is not watch._client:
+                watch.n_further += watch._context is None or at != watch._scheduler
             return result
 
         def made(client: Any, *args: Any, **kwargs: Any) -> None:

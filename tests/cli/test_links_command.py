@@ -11,6 +11,7 @@ from distributed import Client
 
 from commbench.harness.measure.fetches import rounds
 from commbench.reports.links import LinkReport
+from commbench.reports.sections import pair_tables
 
 HOSTS = 4
 RATE = 100e6
@@ -133,6 +134,8 @@ def test_a_slow_link_is_compared_with_others_alone_or_in_rounds(recorded):
         again = [(*pair, 9 * i, 9 * i + seconds) for i in range(3)]
         report = measured(recorded, [pair], again=again, only_alone=pair)
         assert report.outcome == outcome
+        said = " ".join(pair_tables.no_slow_pair(report.run))
+        assert ("is slow alone" in said) == (outcome == "fine")
 
 
 def test_latencies_of_few_round_trips_are_not_fine(recorded):

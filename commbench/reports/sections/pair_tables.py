@@ -357,11 +357,11 @@ def _is_fast_alone(pair: pd.Series, run: Run) -> bool:
     pairs = run.pairs[run.pairs["case_id"] == pair["case_id"]]
     again = pairs[(pairs["src"] == pair["src"]) & (pairs["dst"] == pair["dst"])]
     again = again.loc[again["channel"] == AGAIN, "q50_Bps"]
-    others = pairs[(pairs["channel"] == ALONE) & (pairs["link"] == pair["link"])]
-    others = others[
-        ~(others["src"].isin(ends := [pair["src"], pair["dst"]]) & others["dst"].isin(ends))
-    ]
-    is_fast = others["q50_Bps"].median() / again < MIN_SLOWDOWN
+    ends = [pair["src"], pair["dst"]]
+    others = pairs[~(pairs["src"].isin(ends) & pairs["dst"].isin(ends))]
+    others = others[others["link"] == pair["link"]].set_index("channel")["q50_Bps"]
+    typical = others.loc[others.index == (ALONE if ALONE in others.index else ROUNDS)].median()
+    is_fast = typical / again < MIN_SLOWDOWN
     return pair["channel"] == ROUNDS and bool(is_fast.any())
 
 
