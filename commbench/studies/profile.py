@@ -224,7 +224,7 @@ class _FirstClient:
         names = ("__init__", "_start", "close", "_close", "shutdown", "_shutdown")
         methods = {name: getattr(kind, name) for name in names}
         init, start = methods["__init__"], methods["_start"]
-        closes: dict[Any, Any] = {}
+        closes: list[tuple[Any, str, Any]] = []
         watch = self
 
         async def started(client: Any, *args: Any, **kwargs: Any) -> Any:
@@ -238,6 +238,7 @@ class _FirstClient:
                 watch._client, watch._scheduler = client, at
                 # The property is true in the loop's thread for any client.
                 if client._asynchronous:
+                    watch_close(type(client.cluster))
                     context = profile(client, watch._name, **watch._options)
                     watch.run = await context.__aenter__()
                     watch._context = context
@@ -258,9 +259,12 @@ class _FirstClient:
             def closed(client: Any, *args: Any, **kwargs: Any) -> Any:
                 # Its context may be left by an exception.
                 error = _error_of_block()
+                # A client may shut down the cluster of another one.
+                first = name == "shutdown" and watch._shares_cluster(client)
+                leaving = watch._client if first else client
                 if not client._asynchronous:
-                    watch._leave(client, *error)
-                elif context := watch._take(client):
+                    watch._leave(leaving, *error)
+                elif context := watch._take(leaving):
 
                     async def left() -> Any:
                         await context.__aexit__(*error)
@@ -280,23 +284,33 @@ class _FirstClient:
             return closed
 
         def watch_close(made_by: Any) -> None:
-            close = getattr(made_by, "close", None)
-            if close is None or close in [each.close for each in closes]:
-                return
-            closes[made_by] = close
+            for name, replacement in (("close", before_close), ("_close", before_awaiting_close)):
+                close = getattr(made_by, name, None)
+                replaced = [getattr(each, other) for each, other, _ in closes if other == name]
+                if close and close not in replaced:
+                    closes.append((made_by, name, close))
+                    setattr(made_by, name, replacement(close))
 
+        def before_close(close: Any) -> Any:
             def closed(cluster: Any, *args: Any, **kwargs: Any) -> Any:
-                client = watch._client
-                # In the event loop's thread, in which another client's shutdown closes the cluster,
-                # waiting for this one would be for ever.
-                if client is not None and not client.asynchronous and client.status == "running":
-                    # A client may know only the address of its cluster.
-                    at = getattr(cluster, "scheduler_address", None)
-                    if client.cluster is cluster or client.scheduler.address == at:
-                        watch._leave(client, *_error_of_block())
+                # In the event loop's thread, waiting for this one would be for ever.
+                if watch._is_connected_to(cluster) and not watch._client.asynchronous:
+                    watch._leave(watch._client, *_error_of_block())
                 return close(cluster, *args, **kwargs)
 
-            made_by.close = closed
+            return closed
+
+        def before_awaiting_close(close: Any) -> Any:
+            async def closed(cluster: Any, *args: Any, **kwargs: Any) -> Any:
+                first = watch._client
+                if watch._is_connected_to(cluster) and first._asynchronous:
+                    # Another thread may have a loop of its own.
+                    is_here = first.loop.asyncio_loop is asyncio.get_running_loop()
+                    if is_here and (context := watch._take(first)):
+                        await context.__aexit__(*_error_of_block())
+                return await close(cluster, *args, **kwargs)
+
+            return closed
 
         watch_close(clusters)
         kind.__init__, kind._start = made, started
@@ -305,8 +319,8 @@ class _FirstClient:
         try:
             yield
         finally:
-            for made_by, close in closes.items():
-                made_by.close = close
+            for made_by, name, close in reversed(closes):
+                setattr(made_by, name, close)
             for name, method in methods.items():
                 setattr(kind, name, method)
 
@@ -317,6 +331,23 @@ class _FirstClient:
         """
         if not getattr(self._client, "_asynchronous", True):
             self._leave(self._client, type(error) if error else None, error, None)
+
+    def _is_connected_to(self, cluster: Any) -> bool:
+        client = self._client
+        if client is None or client.status != "running":
+            return False
+        # A client may know only the address of its cluster.
+        at = getattr(cluster, "scheduler_address", None)
+        return client.cluster is cluster or client.scheduler.address == at
+
+    def _shares_cluster(self, client: Any) -> bool:
+        """Return whether `client` has the cluster and the event loop of the recorded client."""
+        first = self._client
+        if first is None or client._scheduler_identity.get("id") != self._scheduler:
+            return False
+        if first._asynchronous or client._asynchronous:
+            return first.loop is client.loop and first._asynchronous == client._asynchronous
+        return True
 
     def _leave(self, client: Any, *error: Any) -> None:
         """Leave the context of `client`, unless it has been left."""

@@ -153,7 +153,21 @@ class UserCode(ClusterWorkload):
 
 @contextmanager
 def _explained(what: str, client: Any) -> Iterator[None]:
-    """Say what raised an exception, and raise one if the block ends the process or the client."""
+    """Say what raised an exception; raise one if the block ends the process or makes clients."""
+    from distributed import Client
+
+    init = Client.__init__
+
+    def refuse(other: Any, *args: Any, **kwargs: Any) -> None:
+        # Workers in this process make clients for their tasks.
+        if kwargs.get("name") != "worker":
+            raise LaunchError(
+                f"{what} makes a client, so that commbench can't vary its cluster; use the client "
+                "that the function gets, or profile the code as it is: commbench profile"
+            )
+        init(other, *args, **kwargs)
+
+    Client.__init__ = refuse
     try:
         yield
     except SystemExit as error:
@@ -166,6 +180,8 @@ def _explained(what: str, client: Any) -> Iterator[None]:
                 "imported: the project has to install them"
             )
         raise
+    finally:
+        Client.__init__ = init
     if client.status != "running":
         raise LaunchError(f"{what} closed the client; leave it open, commbench closes it")
 

@@ -204,6 +204,24 @@ def test_a_client_of_another_cluster_is_counted_and_one_of_the_same_is_recorded(
     assert "the script's first client was recorded; 1 later one was not" in done.stderr
 
 
+def test_a_cluster_that_another_client_shuts_down_is_recorded(run_script):
+    done, run = run_script("""
+        from distributed import Client, LocalCluster
+
+        if __name__ == "__main__":
+            quiet = {"dashboard_address": "127.0.0.1:0", "n_workers": 1}
+            cluster = LocalCluster(**quiet)
+            first, second = Client(cluster), Client(cluster.scheduler_address)
+            first.submit(sum, [1]).result()
+            second.shutdown()
+            first.close()
+    """)
+    assert done.returncode == 0, done.stderr
+    assert set(run.tasks["name"]) == {"sum"}
+    assert run.ends["ok"].tolist() == [True]
+    assert run.failures.empty
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_script_that_is_terminated_leaves_its_record(tmp_path, number):
     script = tmp_path / "my_job.py"
@@ -259,16 +277,19 @@ def test_a_profile_cant_be_resumed(tmp_path):
     assert "profile it again" in processes.usage_error(result)
 
 
-@pytest.mark.parametrize("closes", [pytest.param(True, marks=pytest.mark.slow), False])
-def test_an_asynchronous_script_is_observed(run_script, closes):
+@pytest.mark.parametrize(
+    "closed", ["", pytest.param("client cluster", marks=pytest.mark.slow), "cluster client"]
+)
+def test_an_asynchronous_script_is_observed(run_script, closed):
     source = ASYNCHRONOUS
-    if closes:
+    if closed:
+        calls = "; ".join(f"await {each}.close()" for each in closed.split())
         for context, call in (
             ("async with LocalCluster(n_workers=1, **quiet) as cluster:",
              "cluster = await LocalCluster(n_workers=1, **quiet)\n        if cluster:"),
             ("async with Client(cluster, asynchronous=True) as client:",
              "client = await Client(cluster, asynchronous=True)\n            if client:"),
-            ("[1, 2]))", "[1, 2]))\n                await client.close(); await cluster.close()"),
+            ("[1, 2]))", f"[1, 2]))\n                {calls}"),
         ):  # fmt: skip
             assert context in source
             source = source.replace(context, call)

@@ -287,6 +287,12 @@ def test_main_gets_its_parameters_and_no_guarded_code_runs(call):
         ("def main(client): raise ValueError('mine')", ValueError, "raised by main of job.py"),
         ("def main(client): exit(0)", LaunchError, "ended its process"),
         ("def main(client): client.submit(int, 'x').result()", ValueError, "raised by main"),
+        (
+            "import distributed\nclass Job:\n    def run(self): distributed.Client()\n"
+            "def main(client): Job().run()",
+            LaunchError,
+            "main of job.py makes a client",
+        ),
     ],
 )
 def test_what_raises_is_named(source, kind, message, call):
