@@ -60,8 +60,11 @@ def test_misses_of_earlier_versions_of_a_rule_are_published(pages, monkeypatch):
     ]  # fmt: skip
     rows = [
         COMMON | {"trial": "gil", "seed": seed} | dataclasses.asdict(each) | {"commit": commit}
-        for seed, (each, commit) in enumerate(trials)
+        for seed, (each, commit) in enumerate(trials, 20)
     ]
+    # An earlier trial of these seeds was called one of validation.
+    rows.append(rows[1] | {"seed": 3})
+    rows.append(rows[1] | {"trial": "limit-gil", "effect": 0.06})
     rows.append(
         COMMON
         | {"trial": "healthy", "seed": 0}
@@ -69,7 +72,24 @@ def test_misses_of_earlier_versions_of_a_rule_are_published(pages, monkeypatch):
     )
     assert "**1 of 3 injected faults were detected** in validation" in faults.summary(rows)
     assert "(1 of 2 by the present rules)" in faults.summary(rows)
-    assert "1 of 2 (1% to 99%) of the rules as they are now, 1 of 3 " in faults.tables(rows)
+    text = faults.tables(rows)
+    assert "1 of 2 (1% to 99%) of the rules as they are now, 1 of 3 " in text
+    assert "Near the rules' limits: 0 of 1 (0% to 98%)" in text
+    assert "| 0 of 1 (0% to 98%), effects of 6% to 6% |" in text
+
+
+def test_a_prediction_is_of_the_rule_that_made_it(pages, monkeypatch):
+    faults = pages("faults")
+    monkeypatch.setattr(faults, "_is_present", lambda rule, _commit: rule == "transport")
+    proof = faults.Outcome(
+        rule="transport", right=True, amount=2.0, job="svd", for_validation=False, found=[],
+        false=[], effect=0.3, effect_low=0.2, effect_high=0.4, gain_low=0.2, gain_high=0.5,
+        predicted_by="polling",
+    )  # fmt: skip
+    text = faults.tables([COMMON | {"trial": "prove-transport", "seed": 0} | vars(proof)])
+    assert "interval of the measured gain: not tried, " in text
+    assert "earlier estimates: 1 of 1 " in text
+    assert "30%: 20% to 50%" not in text
 
 
 RECORDS = """

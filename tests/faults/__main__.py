@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests" / folder) for folder in (".", "faults")]
 
 import outcomes  # noqa: E402
-from faults import FAULTS, SHARES, TRIALS, Outcome, is_validation, possible  # noqa: E402
+from faults import FAULTS, NEAR_LIMIT, SHARES, TRIALS, Outcome, is_validation, possible  # noqa: E402
 from outcomes import rate  # noqa: E402
 
 from commbench.model import registry  # noqa: E402
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def _failed(name: str, seed: int) -> Outcome:
-    name = name.removeprefix("prove-").removeprefix("healthy")
+    name = name.removeprefix("prove-").removeprefix(NEAR_LIMIT).removeprefix("healthy")
     rule = FAULTS[name].rule or name if name else ""
     return Outcome(
         rule=rule, right=False, amount=0.0, job="",
@@ -55,14 +55,16 @@ def _failed(name: str, seed: int) -> Outcome:
 def tables(rows: list[dict[str, Any]]) -> str:
     """Return the rates of hits and of false alarms, as Markdown."""
     lines = [
-        "| rule | what it detects | hits (tuning) | hits (validation) | false alarms | "
-        "cured by `prove` | predicted: measured gain |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| rule | what it detects | hits (tuning) | hits (validation) | hits near the limit | "
+        "false alarms | cured by `prove` | predicted: measured gain |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     names = [*Outcome.__dataclass_fields__, "trial", "seed", "at", "commit", "machine"]
     every = pd.DataFrame(rows, columns=names)
     is_proof = every["trial"].str.startswith("prove-", na=False)
-    table, proofs = every[~is_proof], _valid(every[is_proof])
+    is_near = every["trial"].str.startswith(NEAR_LIMIT, na=False)
+    table, proofs = every[~is_proof & ~is_near], _valid(every[is_proof])
+    near = every[is_near]
     others = every[is_proof & every["rule"].ne("")].drop(proofs.index, errors="ignore")
     left_out = ""
     if len(others):
@@ -83,22 +85,28 @@ def tables(rows: list[dict[str, Any]]) -> str:
         right, validates = trials["right"], _validates(trials)
         lines.append(
             f"| `{name}` | {rule.title}; limit: {rule.limit} | {_rate(right[~validates])} | "
-            f"{_rate(right[validates])} | {_rate(false)} | "
+            f"{_rate(right[validates])} | {_near_limit(near[near['rule'] == name])} | "
+            f"{_rate(false)} | "
             f"{_proofs(proofs[proofs['rule'] == name])} |"
         )
     if len(every):
         faulty, useless = proofs[proofs["rule"] != ""], proofs[proofs["rule"] == ""]
         known = faulty.dropna(subset=["effect", "gain_low"])
+        # Another rule may have the same remedy, and have predicted its gain.
+        known = known.assign(rule=known["predicted_by"].fillna(known["rule"]))
         within = known["effect"].between(known["gain_low"], known["gain_high"])
         gain = (known["gain_low"] + known["gain_high"]) / 2
         in_range = gain.between(known["effect_low"], known["effect_high"])
         is_present = _are_present(known)
-        ever = table[table["trial"].ne("healthy") & table["for_validation"].astype(bool)]
+        ever = table[table["trial"].ne("healthy") & _is_unseen(table)]
+        cured, present = faulty["right"].astype(bool), _are_present(faulty)
         rates = (
             f"Faults detected in validation: {_rate(ever['right'][_validates(ever)])} of the rules "
             f"as they are now, {_rate(ever['right'])} of all versions. "
+            f"Near the rules' limits: {_rate(near['right'])}. "
             f"Healthy runs with a finding: {_rate(~healthy['right'].astype(bool))}. Faults that "
-            f"`prove` cured: {_rate(faulty['right'].astype(bool))}; useless remedies that it did "
+            f"`prove` cured: {_rate(cured[present])} with the rules as they are now, "
+            f"{_rate(cured[~present])} earlier; useless remedies that it did "
             f"not confirm: {_rate(useless['right'])}. Predicted effects within the interval of the "
             f"measured gain: {_rate(within[is_present])}, and the middle of that interval within "
             f"the predicted range: {_rate(in_range[is_present])}; earlier estimates: "
@@ -113,20 +121,24 @@ def summary(rows: list[dict[str, Any]]) -> str:
     table = pd.DataFrame(rows)
     is_proof = table["trial"].str.startswith("prove-")
     proofs = _valid(table[is_proof])
-    faults = table[~is_proof & ~table["trial"].eq("healthy")]
+    is_near = table["trial"].str.startswith(NEAR_LIMIT)
+    faults = table[~is_proof & ~is_near & ~table["trial"].eq("healthy")]
     unseen = faults[_validates(faults)]
     healthy = table[table["trial"].eq("healthy") & table["rule"].eq("")]
     healthy = healthy[healthy["commit"].map(_all_present).astype(bool)]
     cures = proofs[proofs["rule"] != ""]
-    ever = faults[faults["for_validation"].astype(bool)]
-    n_ever, n_unseen, n_healthy, n_cures = (
+    ever = faults[_is_unseen(faults)]
+    n_ever, n_unseen, n_healthy, n_cures, n_present = (
         f"{rights.sum()} of {len(rights)}"
-        for rights in (ever["right"], unseen["right"], ~healthy["right"], cures["right"])
-    )
+        for rights in (
+            ever["right"], unseen["right"], ~healthy["right"], cures["right"],
+            cures["right"][_are_present(cures)],
+        )
+    )  # fmt: skip
     false = f"{n_healthy} runs whose tasks only sleep had a finding; " * bool(len(healthy))
     return (
         f"- **{n_ever} injected faults were detected** in validation ({n_unseen} by the present "
-        f"rules);\n  {false}`prove` cured {n_cures} faults."
+        f"rules);\n  {false}`prove` cured {n_cures} faults ({n_present})."
     )
 
 
@@ -217,14 +229,31 @@ def _are_present(trials: pd.DataFrame) -> Any:
 
 def _validates(trials: pd.DataFrame) -> Any:
     """Return whether each trial is one of validation, and of its rule as it is now."""
-    return trials["for_validation"].astype(bool).to_numpy() & _are_present(trials)
+    return _is_unseen(trials) & _are_present(trials)
+
+
+def _is_unseen(trials: pd.DataFrame) -> Any:
+    """Return whether each trial is one of validation; some earlier ones divided them otherwise."""
+    is_later = trials["seed"].map(is_validation).astype(bool)
+    return (trials["for_validation"].astype(bool) & is_later).to_numpy()
+
+
+def _near_limit(trials: pd.DataFrame) -> str:
+    """Return how often a rule finds its fault near its limit, and the effects that it names."""
+    if trials.empty:
+        return ""
+    named = trials["effect"].astype(float).dropna()
+    effects = f", effects of {named.min():.0%} to {named.max():.0%}" * bool(len(named))
+    return f"{rate(trials['right'].astype(bool))}{effects}"
 
 
 def _proofs(proofs: pd.DataFrame) -> str:
     """Return how often a rule's remedies were proved, and each prediction with its gain."""
     if proofs.empty:
         return " | "
-    known = proofs[_are_present(proofs)].dropna(subset=["effect", "gain_low"])
+    by_itself = proofs["predicted_by"].fillna(proofs["rule"]) == proofs["rule"]
+    known = proofs[_are_present(proofs) & by_itself]
+    known = known.dropna(subset=["effect", "gain_low"])
     gains = (f"{r.effect:.0%}: {r.gain_low:.0%} to {r.gain_high:.0%}" for r in known.itertuples())
     return f"{rate(proofs['right'].astype(bool))} | {'; '.join(gains)}"
 

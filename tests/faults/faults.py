@@ -1,7 +1,8 @@
 """Faults of known kinds and amounts, injected into computations, and what is found about them.
 
 Each fault has three amounts: the first two serve to choose thresholds, the last is kept for
-validation, as is the last of its jobs. The amounts are above the limit that the rule states.
+validation, as is the last of its jobs. These are above the limit that the rule states; an amount
+near the limit has trials and a rate for itself.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import dataclasses
 import os
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -37,7 +38,7 @@ _MOVING = ("merge", "transpose-sum", "shuffle")
 """Those that move enough bytes for faults of the network to cost more than the rules' limits."""
 _SIZES = {
     "merge": ("--rows", 600_000), "transpose-sum": ("--size", 4000, "--chunk", 1000), "svd": (),
-    "shuffle": (), "matmul": (), "rechunk": (),
+    "shuffle": (), "matmul": (), "rechunk": (), "groupby": (),
 }  # fmt: skip
 
 
@@ -61,11 +62,13 @@ class Outcome:
     false: list[str]
     """Of these, those that are not `possible`."""
     statement: str = ""
-    """What the finding of the rule says."""
+    """What the finding of the rule says, or ``prove`` of useless remedies."""
     effect: float | None = None
     """The effect of the rule's finding."""
     effect_low: float | None = None
     effect_high: float | None = None
+    predicted_by: str = ""
+    """The rule that has predicted the gain in a proof: others may have the same remedy."""
     proved: str = ""
     """The settings that ``prove`` has confirmed."""
     gain_low: float | None = None
@@ -80,6 +83,8 @@ class Fault:
     jobs: tuple[str, ...]
     amounts: tuple[float, ...]
     """Those with which thresholds are chosen. Validation draws others between them."""
+    near_limit: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """The amounts whose effects are near the limit of the rule, by job."""
     options: Callable[[float], tuple[object, ...]] = lambda _amount: ()
     """Options of ``run`` for an amount."""
     in_job: bool = True
@@ -112,10 +117,22 @@ def _between(pair: tuple[int, int]) -> str:
     return r"worker(s {1} and {0}| {0} to {1}| {1} to {0})\b".format(*pair)
 
 
-def _mesh(rate_Bps: float) -> namespaces.Layout:  # noqa: N803 - the spelling of the unit
-    return namespaces.mesh(4, {(a, b): rate_Bps for a in range(4) for b in range(a)})
+def _mesh(
+    rate_Bps: float, slow: Container[tuple[int, int]] = (), times: float = 1.0  # noqa: N803
+) -> namespaces.Layout:  # fmt: skip
+    """Return four hosts with a link for every pair, some of which are slower."""
+    pairs = [(a, b) for a in range(4) for b in range(a)]
+    rates = {pair: rate_Bps / (times if pair in slow else 1.0) for pair in pairs}
+    return namespaces.mesh(4, rates)
 
 
+def _links(host: int) -> set[tuple[int, int]]:
+    """Return the links of one of four hosts, the higher number first."""
+    return {(max(host, other), min(host, other)) for other in range(4) if other != host}
+
+
+NEAR_LIMIT = "limit-"
+"""What the names of trials near the limit of a rule begin with."""
 N_TUNING = 20
 """The first trials of each fault, which serve to choose thresholds."""
 _USELESS = """
@@ -146,23 +163,36 @@ FAULTS = {
         curable=True,
     ),
     "blocked-loop": Fault(jobs=_JOBS, amounts=(0.3, 0.66, 0.5),
+                          near_limit=dict.fromkeys(_JOBS, 0.22),
                           also=("scheduler", "connections", "skew", "parallelism")),
+    "blocked-scheduler": Fault(rule="blocked-loop", jobs=_JOBS, amounts=(0.5, 0.8, 0.66),
+                               near_limit=dict.fromkeys(_JOBS, 0.35),
+                               also=("scheduler", "connections", "skew", "parallelism")),
     # The client makes the data of frames.
     "gathered": Fault(jobs=("graph", "array", "frame"), amounts=(100.0, 300.0, 200.0),
+                      near_limit=dict.fromkeys(_JOBS, 12.0),
                       also=("preparation",)),
     "small-messages": Fault(jobs=("graph", "array", "stencil"), amounts=(1.0, 1.0, 1.0),
                             also=("scheduler",)),
     "scheduler": Fault(jobs=("graph", "array", "frame"), amounts=(2.0, 4.0, 3.0)),
-    "skew": Fault(jobs=("graph", "array", "frame"), amounts=(3.0, 6.0, 4.0)),
+    "skew": Fault(jobs=("graph", "array", "frame"), amounts=(3.0, 6.0, 4.0),
+                  near_limit={"graph": 1.6}),
+    "one-sided": Fault(rule="skew", jobs=("graph", "array", "frame"), amounts=(32.0, 96.0, 64.0),
+                       near_limit=dict.fromkeys(_JOBS, 16.0),
+                       named=lambda _: "awaiting data"),
     "parallelism": Fault(
         jobs=("graph", "array", "frame"), amounts=(1.0, 3.0, 2.0), also=("skew",),
+        near_limit=dict.fromkeys(_JOBS, 6.0),
         options=lambda _: ("--workers", 2, "--threads", 4),
     ),
-    "preparation": Fault(jobs=("graph", "array", "frame"), amounts=(0.5, 2.0, 1.0)),
+    "preparation": Fault(jobs=("graph", "array", "frame"), amounts=(0.5, 2.0, 1.0),
+                         near_limit={"graph": 0.15, "array": 0.07, "frame": 0.08}),
     "unbalanced-p2p": Fault(jobs=("frame", "index", "join"), amounts=(0.8, 0.95, 0.9),
+                            near_limit={"frame": 0.5, "join": 0.5},
                             also=("skew", "preparation")),
     # The loops that write are blocked.
     "p2p-disk": Fault(jobs=("frame", "index", "join"), amounts=(2.0, 4.0, 3.0),
+                      near_limit={"frame": 60.0, "join": 60.0},
                       also=("blocked-loop", "skew"), curable=True,
                       # Dask always writes shuffles of frames.
                       curable_jobs=("blocks", "rows", "columns")),
@@ -177,6 +207,10 @@ FAULTS = {
         jobs=_CANNED, amounts=(2.0, 4.0, 3.0), in_job=False, also=("polling",),
         options=lambda n: ("--workers", int(n), "--backends", "ucx"), curable=True,
     ),
+    "no-shared-memory": Fault(
+        rule="transport", jobs=_CANNED, amounts=(2.0, 4.0, 3.0), in_job=False, also=("polling",),
+        options=lambda n: ("--workers", int(n), "--backends", "ucx"), environ={"UCX_TLS": "tcp"},
+    ),
     "polling": Fault(
         jobs=_CANNED, amounts=(2.0, 4.0, 3.0), in_job=False,
         options=lambda n: ("--workers", int(n), "--backends", "ucx:shm"), curable=True,
@@ -187,8 +221,8 @@ FAULTS = {
         named=lambda _: r"share 1 core\b",
     ),
     "spilling": Fault(
-        jobs=("transpose-sum", "svd", "matmul"), amounts=(1.0, 1.0, 1.0), in_job=False,
-        options=lambda _: ("--memory-limit", "250MB"), also=("memory-pauses",),
+        jobs=("transpose-sum", "svd", "matmul"), amounts=(220.0, 280.0, 250.0), in_job=False,
+        options=lambda megabytes: ("--memory-limit", f"{megabytes:.0f}MB"), also=("memory-pauses",),
         curable=True,
     ),
     # A connection with TLS takes some milliseconds, as long as the tasks.
@@ -199,13 +233,15 @@ FAULTS = {
     ),
     "memory-pauses": Fault(
         jobs=_JOBS, amounts=(0.4, 0.8, 0.6), also=("scheduler", "skew"),
+        near_limit=dict.fromkeys(_JOBS, 0.06),
         # The worker would resume at once.
         environ={"DASK_DISTRIBUTED__WORKER__MEMORY__PAUSE": "False"},
     ),
-    "page-faults": Fault(jobs=_JOBS, amounts=(30.0, 120.0, 60.0), curable=True),
+    "page-faults": Fault(jobs=_JOBS, amounts=(30.0, 120.0, 60.0), curable=True,
+                         near_limit={"graph": 6.0, "array": 11.0, "frame": 3.0}),
     # Dask leaves the random numbers of transpose-sum as they are.
     "compression": Fault(
-        jobs=("merge", "merge", "shuffle"), amounts=(1.0, 1.0, 1.0), in_job=False,
+        jobs=("merge", "groupby", "shuffle"), amounts=(1.0, 1.0, 1.0), in_job=False,
         environ={"DASK_DISTRIBUTED__COMM__COMPRESSION": "zlib"},
         # Loops compress messages of less than 10 MB. Within a host nothing is compressed.
         also=("blocked-loop",),
@@ -213,16 +249,30 @@ FAULTS = {
     ),
     "bandwidth": Fault(
         jobs=_MOVING, amounts=(20e6, 40e6, 30e6), in_job=False,
+        near_limit=dict.fromkeys(_MOVING, 200e6),
         hosts=lambda rate, _: _mesh(rate),
         # Other computations here may await data, too, but faster ones.
         named=lambda _: r"\b[1-3]?\d(\.\d+)? MB/s in a large transfer",
     ),
     "slow-links": Fault(
         jobs=_MOVING, amounts=(4.0, 10.0, 6.0), in_job=False, also=("skew",),
-        hosts=lambda times, dice: namespaces.mesh(
-            4, {(a, b): 40e6 for a in range(4) for b in range(a)} | {_pair(dice): 40e6 / times}
-        ),
+        near_limit=dict.fromkeys(_MOVING, 1.7),
+        hosts=lambda times, dice: _mesh(40e6, [_pair(dice)], times),
         named=lambda dice: _between(_pair(dice)),
+    ),
+    "slow-hosts": Fault(
+        rule="slow-links", jobs=_MOVING, amounts=(4.0, 10.0, 6.0), in_job=False, also=("skew",),
+        near_limit=dict.fromkeys(_MOVING, 1.7),
+        hosts=lambda times, dice: _mesh(40e6, _links(dice.randrange(4)), times),
+        named=lambda dice: rf"from and to worker {dice.randrange(4)}\b",
+    ),
+    "slow-ways": Fault(
+        rule="slow-links", jobs=_MOVING, amounts=(4.0, 10.0, 6.0), in_job=False, also=("skew",),
+        near_limit=dict.fromkeys(_MOVING, 1.7),
+        hosts=lambda times, dice: dataclasses.replace(
+            _mesh(40e6), back={_pair(dice): 40e6 / times}
+        ),
+        named=lambda dice: "from worker {1} to {0}\\b".format(*_pair(dice)),
     ),
     "delayed-links": Fault(
         rule="slow-links", jobs=_MOVING, amounts=(0.08, 0.16, 0.12), in_job=False, also=("skew",),
@@ -249,6 +299,7 @@ def possible(name: str) -> set[str]:
     """Return the rules whose cause may be there in the trials with a name; others are absent."""
     if name == "healthy":
         return {"little-communication"}
+    name = name.removeprefix(NEAR_LIMIT)
     return {FAULTS[name].rule or name, *FAULTS[name].also, *_WAITS}
 
 
@@ -351,9 +402,12 @@ def is_validation(seed: int) -> bool:
     return seed >= N_TUNING
 
 
-def diagnosed(name: str, seed: int, folder: Path) -> Iterator[Outcome]:
-    """Inject a fault, and look for it."""
+def diagnosed(name: str, seed: int, folder: Path, near_limit: bool = False) -> Iterator[Outcome]:
+    """Inject a fault, of an amount near the limit of its rule or above, and look for it."""
     trial = Trial.draw(name, seed, folder)
+    if near_limit:
+        job = random.Random(f"{NEAR_LIMIT}{name} {seed}").choice([*trial.fault.near_limit])
+        trial = dataclasses.replace(trial, job=job, amount=trial.fault.near_limit[job])
     with trial.injected() as options:
         yield trial.outcome(trial.measured(options))
 
@@ -411,10 +465,14 @@ def proved(name: str, seed: int, folder: Path) -> Iterator[Outcome]:
     # Other findings may have the same remedy.
     cures = [settings for f in run.findings if f.rule == rule for settings in f.trials]
     # Users read the effect of the first of these.
-    predicted = next((t.finding.effect for t in proof.trials if t.settings in cures), Effect())
+    first = next((t.finding for t in proof.trials if t.settings in cures), None)
+    predicted = first.effect if first else Effect()
     gains: dict[str, object] = {
         "effect": predicted.share, "effect_low": predicted.low, "effect_high": predicted.high,
+        "predicted_by": first.rule if first else "",
     }  # fmt: skip
+    if not name:
+        gains["statement"] = done.stdout.splitlines()[-1]
     best, faulty = None, set[str]()
     paths = sorted(output.iterdir())
     for path in paths:
@@ -434,6 +492,11 @@ _CURABLE = [name for name, fault in FAULTS.items() if fault.curable]
 TRIALS: dict[str, Callable[[int, Path], Iterator[Outcome]]] = {
     "healthy": healthy,
     **{name: partial(diagnosed, name) for name in FAULTS},
+    **{
+        NEAR_LIMIT + name: partial(diagnosed, name, near_limit=True)
+        for name, fault in FAULTS.items()
+        if fault.near_limit
+    },
     "prove-healthy": partial(proved, ""),
     **{f"prove-{name}": partial(proved, name) for name in _CURABLE},
 }

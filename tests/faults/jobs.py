@@ -4,9 +4,10 @@ Each is a workload ``jobs:NAME``; ``fault`` names what is done to it, ``amount``
 ``none`` and ``gil`` the time of tasks in 50 ms, of ``gathered`` megabytes, of ``scheduler``
 thousands of tasks, of ``parallelism`` tasks at once, of ``preparation`` seconds in which the client
 computes, of ``unbalanced-p2p`` the share of the data that go to one partition, of ``skew`` the time
-of one worker's tasks over that of others, or of one task in halves of a second, of ``p2p-disk`` the
-megabytes that its disk writes in a second, of ``page-faults`` the megabytes that a task uses and
-frees one by one, of ``blocked-loop`` and ``memory-pauses`` the share of the time.
+of one worker's tasks over that of others, or of one task in halves of a second, of ``one-sided``
+the megabytes of a part of the data, all of which one worker has, of ``p2p-disk`` the megabytes that
+its disk writes in a second, of ``page-faults`` the megabytes that a task uses and frees one by one,
+of ``blocked-loop``, ``blocked-scheduler`` and ``memory-pauses`` the share of the time.
 """
 
 import asyncio
@@ -45,6 +46,10 @@ def _block_task(block, fault, amount, block_id=None):
     return _task(block, fault, amount, is_first=not any(block_id))
 
 
+def _ones(block_info):
+    return np.ones(block_info[None]["chunk-shape"])
+
+
 def _partition_task(part, fault, amount):
     return _task(part, fault, amount, is_first=part.index[0] == 0)
 
@@ -57,15 +62,19 @@ def _few_rows(_number):
     return pd.DataFrame({"key": [1]})
 
 
-async def _block_loop(amount, dask_worker):
-    """Block the event loop of a worker for a share of the time from now on."""
+def _rows(number, n):
+    return pd.DataFrame({"key": np.full(n, number)}, copy=False)
+
+
+async def _block_loop(amount, period_s=0.5, dask_worker=None, dask_scheduler=None):
+    """Block the event loop of a worker or the scheduler for a share of the time from now on."""
 
     async def blocking():
         while True:
-            time.sleep(0.5 * amount)
-            await asyncio.sleep(0.5 * (1 - amount))
+            time.sleep(period_s * amount)
+            await asyncio.sleep(period_s * (1 - amount))
 
-    dask_worker._fault = asyncio.ensure_future(blocking())
+    (dask_worker or dask_scheduler)._fault = asyncio.ensure_future(blocking())
 
 
 async def _pause(amount, dask_worker):
@@ -81,9 +90,10 @@ async def _pause(amount, dask_worker):
     dask_worker._fault = asyncio.ensure_future(pausing())
 
 
-async def _stop(dask_worker):
-    dask_worker._fault.cancel()
-    dask_worker.status = Status.running
+async def _stop(dask_worker=None, dask_scheduler=None):
+    (dask_worker or dask_scheduler)._fault.cancel()
+    if dask_worker:
+        dask_worker.status = Status.running
 
 
 def _slow_disk(amount):
@@ -107,6 +117,8 @@ def _with_fault(client, fault, amount, compute):
     first = list(client.nthreads())[:1]
     if fault == "blocked-loop":
         client.run(_block_loop, amount, workers=first)
+    if fault == "blocked-scheduler":
+        client.run_on_scheduler(_block_loop, amount, period_s=1.5)
     if fault == "memory-pauses":
         client.run(_pause, amount)
     if fault == "connections":
@@ -120,6 +132,20 @@ def _with_fault(client, fault, amount, compute):
     finally:
         if fault in ("blocked-loop", "memory-pauses"):
             client.run(_stop, workers=first if fault == "blocked-loop" else None)
+        if fault == "blocked-scheduler":
+            client.run_on_scheduler(_stop)
+
+
+def _use_one_sided(client, parts):
+    """Use parts of the data on all workers in turns, when one worker has all of them."""
+    workers = list(client.nthreads())
+    parts = client.compute(parts, workers=workers[:1])
+    wait(parts)
+    uses = [
+        client.submit(len, part, workers=[workers[k % len(workers)]], pure=False)
+        for k, part in enumerate(parts)
+    ]
+    wait(uses)
 
 
 def array(client, fault="none", amount=1.0, n=1200, chunk=300):
@@ -143,6 +169,10 @@ def array(client, fault="none", amount=1.0, n=1200, chunk=300):
         result = y if fault == "parallelism" else y + y.T
 
     def compute():
+        if fault == "one-sided":
+            chunks = ((int(amount * 125),) * 16, (1000,))
+            ones = da.map_blocks(_ones, chunks=chunks, dtype=float)
+            return _use_one_sided(client, ones.to_delayed().ravel().tolist())
         total = result.persist()
         wait(total)
         return total.compute() if fault == "gathered" else None
@@ -185,12 +215,14 @@ def frame(client, fault="none", amount=1.0, rows=200_000, parts=8, joined=False,
     table = pd.DataFrame({"key": keys, "value": dice.random(rows), "more": dice.random(rows)})
     if fault == "scheduler":
         ddf = dd.from_map(_few_rows, range(int(1000 * amount)))
+    elif fault == "one-sided":
+        ddf = dd.from_map(_rows, range(16), n=int(amount * 1e6 / 8))
     else:
         ddf = dd.from_pandas(table, npartitions=parts)
     if fault in ("unbalanced-p2p", "connections"):
         ddf = ddf.persist()
         wait(ddf)
-    elif fault != "scheduler":
+    elif fault not in ("scheduler", "one-sided"):
         ddf = ddf.map_partitions(_partition_task, fault, amount, meta=table[:0])
     method = "tasks" if fault == "connections" else "p2p"
     with dask.config.set({"dataframe.shuffle.method": method}):
@@ -203,6 +235,8 @@ def frame(client, fault="none", amount=1.0, rows=200_000, parts=8, joined=False,
             result = ddf if fault in ("scheduler", "parallelism") else ddf.shuffle("key")
 
     def compute():
+        if fault == "one-sided":
+            return _use_one_sided(client, ddf.to_delayed())
         with dask.config.set({"dataframe.shuffle.method": method}):
             moved = result.persist()
         wait(moved)
@@ -258,6 +292,10 @@ def graph(client, fault="none", amount=1.0, tasks=40, megabytes=1.0):
         return _task(np.ones(int(megabytes * 125_000)), fault, amount)
 
     def compute():
+        if fault == "one-sided":
+            one_part = int(amount * 125_000)
+            _use_one_sided(client, [dask.delayed(np.ones)(one_part) for _ in range(16)])
+            return
         if fault == "skew":
             futures = [
                 client.submit(make, k, workers=[workers[k % len(workers)]], pure=False)
