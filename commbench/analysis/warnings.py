@@ -160,7 +160,7 @@ def _running_clusters(run: Run) -> Iterator[str]:
             continue
         mine = settings[settings["case_id"] == case.id][["name", "value"]].drop_duplicates()
         listed = ", ".join(f"{row.name}={row.value}" for row in mine.itertuples(index=False))
-        known = f"; settings of UCX found on its workers: {listed}" if listed else ""
+        known = f"; settings found on its workers: {listed}" if listed else ""
         yield (
             f"{run.case_names[case.id]}: all launches measured one running "
             f"cluster ({case.cluster.scheduler}), not fresh ones: what differs from one start to "

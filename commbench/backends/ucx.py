@@ -45,7 +45,14 @@ class UcxBackend(Backend):
     head = "ucx"
     protocol = "ucx"
     variables = ("UCX_", "UCXPY_")
+    config_keys = ("distributed-ucxx", "distributed.comm.ucx")
+    packages = (
+        "distributed-ucxx", "distributed-ucxx-cu12", "distributed-ucxx-cu13", "ucxx", "ucxx-cu12",
+        "ucxx-cu13", "libucx-cu12", "libucx-cu13",
+    )  # fmt: skip
+    nic_variable = "UCX_NET_DEVICES"
     takes_options = True
+    choices = tuple(_TLS)
     tuned = frozenset({"shm", "thread-future"})
     in_mpi_ranks = False
     is_fast = True

@@ -116,10 +116,12 @@ def list_() -> None:
     for name in registry.names("backend"):
         problem: UnavailableError | Unavailability | None
         try:
-            problem = parse(name).unavailable("cpu")
+            backend = parse(name)
+            problem, options = backend.unavailable("cpu"), ", ".join(backend.choices)
         except UnavailableError as error:
-            problem = error
+            problem, options = error, ""
         click.echo(f"  {name:16} {f'unavailable: {problem.reason}' if problem else 'available'}")
-    click.echo("  ucx:A+B…         any of tcp, shm, nvlink, ib; `commbench doctor` tells more")
+        if options:
+            click.echo(f"  {name + ':A+B…':16} any of {options}; `commbench doctor` tells more")
     for kind in ("rule", "plot", "section", "report", "launcher"):
         click.echo(f"{kind}s\n  {', '.join(registry.names(kind))}")

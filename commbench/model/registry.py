@@ -62,7 +62,8 @@ def loadable(kind: str) -> dict[str, Any]:
     """Return the objects of a kind by name, without those that can't be imported."""
     objects = {}
     for name in names(kind):
-        with suppress(UnavailableError):
+        # The fault of one is no reason to do without the others.
+        with suppress(Exception):
             objects[name] = load(kind, name)
     return objects
 

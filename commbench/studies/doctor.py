@@ -18,7 +18,6 @@ from commbench.machine import environment, gpu, installed
 from commbench.model import registry
 from commbench.model.units import format_bytes
 
-CANDIDATES = ("tcp", "ucx", "ucx:tcp", "ucx:shm", "ucx:nvlink", "ucx:ib", "mpi")
 _TIMEOUT_S = 20.0
 _MIN_SHM_BYTES = 1e9
 _MIN_CORES = 4  # scheduler, client and two workers
@@ -76,7 +75,12 @@ def examine() -> Examination:
     """Examine the machine, the software and every backend, without measuring."""
     machine = environment.collect()
     devices = ("cpu", "gpu") if machine["gpus"] else ("cpu",)
-    names = dict.fromkeys((*CANDIDATES, *registry.names("backend")))
+    kinds = registry.loadable("backend")
+    names = [
+        name
+        for head in registry.names("backend")
+        for name in (head, *(f"{head}:{each}" for each in getattr(kinds.get(head), "choices", ())))
+    ]
     advice = sorted(advise(machine), key=lambda given: given.severity != "warning")
     return Examination(
         machine=machine,

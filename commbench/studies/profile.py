@@ -29,7 +29,6 @@ import cloudpickle
 
 from commbench import backends, errors, harness, machine
 from commbench.analysis.run import Run
-from commbench.backends import base, tcp, tls, ucx
 from commbench.backends.base import Backend
 from commbench.errors import CommbenchError, LaunchError, UnknownNameError, UsageError
 from commbench.harness import interrupts, measure, spill, wire
@@ -840,6 +839,9 @@ class _Observer:
         with suppress(UnknownNameError):
             backend = backends.parse(cases[0].backend)
         if backend is not None and not self._cluster.shares_processes:
+            for kind in type(backend).__mro__:
+                if issubclass(kind, Backend):
+                    cloudpickle.register_pickle_by_value(sys.modules[kind.__module__])
             for launch in launches:
                 for record in traffic.links(launch, backend, self._cluster):
                     self._emit(record)
@@ -858,7 +860,7 @@ def _send_by_value() -> None:
     what that refers to.
     """
     observing = filter(inspect.ismodule, (*vars(harness).values(), *vars(measure).values()))
-    for module in (*observing, members, machine, errors, base, tcp, tls, ucx):
+    for module in (*observing, members, machine, errors):
         cloudpickle.register_pickle_by_value(module)
 
 

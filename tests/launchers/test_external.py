@@ -314,4 +314,4 @@ def test_the_report_warns_of_the_ucx_settings_of_a_running_cluster(recorded):
     run = recorded([case], builders.ended(records))
     (warning,) = [text for text in run.warnings if "running cluster" in text]
     assert "(ucx://10.0.0.1:8786)" in warning
-    assert warning.endswith("settings of UCX found on its workers: UCX_TLS=tcp,sm")
+    assert warning.endswith("settings found on its workers: UCX_TLS=tcp,sm")

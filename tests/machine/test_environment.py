@@ -10,6 +10,7 @@ import processes
 import pytest
 from repositories import Repository
 
+from commbench.backends.tcp import TcpBackend
 from commbench.machine import environment, installed
 
 ROOT = Path(__file__).parents[2]
@@ -408,8 +409,12 @@ class TestCheckout:
         assert environment.collect()["git"]["working_directory"] is None
 
 
-def test_only_variables_of_dask_ucx_mpi_and_cuda_are_kept_and_secrets_redacted():
+def test_only_variables_of_dask_backends_and_cuda_are_kept_and_secrets_redacted(installed):
+    pigeon = type("Pigeon", (TcpBackend,), {"variables": ("PIGEON_",), "packages": ("pytest",)})
+    installed("backend", {"pigeon": pigeon, "broken": ZeroDivisionError("of its module")})
+    assert environment.collect()["packages"]["pytest"] == pytest.__version__
     kept = {
+        "PIGEON_WINGS": "2",
         "UCX_TLS": "tcp", "UCXPY_PROGRESS_MODE": "blocking", "OMP_NUM_THREADS": "1",
         "DASK_DISTRIBUTED__COMM__COMPRESSION": "false", "MPICH_GPU_SUPPORT_ENABLED": "1",
         "MPIR_CVAR_NOLOCAL": "1", "OMPI_MCA_pml": "ucx", "CUDA_VISIBLE_DEVICES": "0,1",
@@ -417,7 +422,7 @@ def test_only_variables_of_dask_ucx_mpi_and_cuda_are_kept_and_secrets_redacted()
     }  # fmt: skip
     secret = (
         "DASK_COILED__TOKEN", "DASK_GATEWAY__AUTH__KWARGS", "DASK_INTERNAL_INHERIT_CONFIG",
-        "DASK_DISTRIBUTED__COMM__TLS__CLIENT__KEY",
+        "DASK_DISTRIBUTED__COMM__TLS__CLIENT__KEY", "PIGEON_TOKEN",
     )  # fmt: skip
     others = ("AWS_SECRET_ACCESS_KEY", "MY_UCX_TLS", "DASK")
     url = {"DASK_SCHEDULER_ADDRESS": "tls://me:s3cret@host:8786"}

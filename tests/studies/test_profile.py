@@ -28,6 +28,8 @@ from distributed.deploy import Cluster
 from distributed.metrics import context_meter
 
 import commbench
+from commbench.backends.base import Transport
+from commbench.backends.tcp import TcpBackend
 from commbench.errors import LaunchError, UsageError
 from commbench.harness.measure import plugins
 from commbench.harness.transfers import TransferLog
@@ -746,7 +748,26 @@ def test_workers_that_join_and_leave_are_part_of_the_record(tmp_path):
     assert run.tasks[run.tasks["workload"] == "two"]["worker"].nunique() == 2
 
 
-def test_processes_without_commbench_and_pyarrow_are_observed(tmp_path):
+class Pigeons(TcpBackend):
+    """A backend of a package that workers lack."""
+
+    variables = ("PIGEON_",)
+    config_keys = ("distributed.comm.timeouts",)
+    nic_variable = "PIGEON_LOFT"
+
+    @staticmethod
+    def transport(comm):
+        return with_pigeons(TcpBackend.transport(comm))
+
+
+def with_pigeons(transport):
+    return Transport(f"pigeons/{transport.name}", transport.evidence)
+
+
+def test_processes_without_commbench_and_pyarrow_are_observed(tmp_path, installed, monkeypatch):
+    installed("backend", {"tcp": Pigeons})
+    for name, value in {"PIGEON_LOFT": "roof", "PIGEON_TOKEN": "s3cret", "UCX_TLS": "tcp"}.items():
+        monkeypatch.setenv(name, value)
     with (
         dask_clusters.started(tmp_path, without=("commbench", "pyarrow")) as theirs,
         Client(theirs.address) as client,
@@ -758,6 +779,12 @@ def test_processes_without_commbench_and_pyarrow_are_observed(tmp_path):
             client.compute(rows.rechunk((N // 4, N), method="p2p").sum()).result()
     assert run.failures.to_dict("records") == []
     assert {*run.transfers["channel"]} == {"gather", "p2p"}
+    assert {*run.transports["transport"]} == {"pigeons/tcp/lo"}
+    assert {*run.places["nic"]} == {"roof"}
+    settings = dict(zip(run.settings["name"], run.settings["value"], strict=True))
+    assert settings.pop("distributed.comm.timeouts.connect")
+    assert settings.items() >= {"PIGEON_LOFT": "roof", "PIGEON_TOKEN": "<redacted>"}.items()
+    assert "UCX_TLS" not in settings
     missing = {"activities", "places", "tasks", "threads", "transfers", "transports", "wire"} - {
         name for name, frame in run.frames.items() if len(frame)
     }

@@ -151,10 +151,13 @@ def measure_idle(
     )
 
 
-def worker_places(launch: Launch, cluster: RunningCluster) -> Iterator[WorkerPlace]:
-    """Yield the location of each worker of a cluster."""
+def worker_places(
+    launch: Launch, cluster: RunningCluster, nic_variable: str = ""
+) -> Iterator[WorkerPlace]:
+    """Yield the location of each worker of a cluster; `nic_variable` is that of its backend."""
     device, workers = launch.case.cluster.device, list(cluster.names)
-    for address, location in cluster.client.run(_location, device, workers=workers).items():
+    answers = cluster.client.run(_location, device, nic_variable, workers=workers)
+    for address, location in answers.items():
         yield WorkerPlace(**records.keys(launch), worker=cluster.names[address], **location)
 
 
@@ -164,9 +167,11 @@ def emit_places(launch: Launch, locations: Iterable[Mapping[str, Any]], emit: Em
         emit(WorkerPlace(**records.keys(launch), worker=str(number), **location))
 
 
-def _location(device: str, dask_worker: Any) -> dict[str, Any]:
-    folder = dask_worker.local_directory
-    return worker_location(os.getpid(), device=device, address=dask_worker.address, folder=folder)
+def _location(device: str, nic_variable: str, dask_worker: Any) -> dict[str, Any]:
+    return worker_location(
+        os.getpid(), device=device, address=dask_worker.address,
+        folder=dask_worker.local_directory, nic_variable=nic_variable,
+    )  # fmt: skip
 
 
 def validate_gpus(launch: Launch, cluster: RunningCluster, emit: Emit) -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import chain
 from typing import Any
 
 from commbench.backends.base import Backend
 from commbench.harness import p2p, transfers, wire
 from commbench.harness.measure import conditions, records
 from commbench.launchers.base import RunningCluster
+from commbench.machine import environment
 from commbench.model import (
     Launch,
     LogCount,
@@ -27,10 +30,10 @@ from commbench.store.parts import Batch
 
 CHUNK = 20_000
 """The maximum number of log entries per message from all workers, to bound memory."""
-_UCX_VARIABLES = ("UCX_", "UCXPY_")
 _PAIRS = 100_000
 """The maximum number of pairs per message; at least one worker is always asked."""
-_UCX_KEYS = ("distributed-ucxx", "distributed.comm.ucx")
+_MAX_VALUES = 8
+"""The maximum number of values of a setting: each rank of Open MPI has other variables."""
 
 
 def network_counters() -> dict[str, int]:
@@ -159,7 +162,7 @@ def links(launch: Launch, backend: Backend, cluster: RunningCluster) -> Iterator
     common = records.keys(launch)
     for address, name in cluster.names.items():
         yield WorkerAddress(**common, worker=name, address=address)
-    yield from conditions.worker_places(launch, cluster)
+    yield from conditions.worker_places(launch, cluster, backend.nic_variable)
     list_rows, transport = wire.transports, backend.transport
 
     def transports(dask_worker: Any) -> list[tuple[str, str, str]]:
@@ -177,18 +180,29 @@ def links(launch: Launch, backend: Backend, cluster: RunningCluster) -> Iterator
     settings = {("distributed.comm.compression", name) for names in answers for name in names}
     if cluster.preexisting:
         # Settings of clusters that the launch started are in the case.
-        for pairs in cluster.client.run(_settings).values():
-            settings.update(map(tuple, pairs))
+        settings |= _settings(backend, cluster)
     for name, value in sorted(settings):
         yield Setting(**common, name=name, value=value)
 
 
-def _settings() -> list[tuple[str, str]]:
-    """Return this process's settings of UCX: variables, and keys of Dask's configuration."""
+def _settings(backend: Backend, cluster: RunningCluster) -> set[tuple[str, str]]:
+    """Return the workers' settings that `backend` reads: variables, and keys of Dask's."""
+    answers = cluster.client.run(_pairs, backend.variables, backend.config_keys).values()
+    values = defaultdict(set)
+    for name, value in chain.from_iterable(answers):
+        values[name].add(environment.without_secrets(name, value))
+    return {
+        (name, value)
+        for name, several in values.items()
+        for value in (several if len(several) <= _MAX_VALUES else [f"{len(several)} values"])
+    }
+
+
+def _pairs(variables: tuple[str, ...], keys: tuple[str, ...]) -> list[tuple[str, str]]:
     import dask
 
-    pairs = [(name, text) for name, text in os.environ.items() if name.startswith(_UCX_VARIABLES)]
-    for key in _UCX_KEYS:
+    pairs = [(name, text) for name, text in os.environ.items() if name.startswith(variables)]
+    for key in keys:
         pairs += _set(key, dask.config.get(key, {}))
     return pairs
 

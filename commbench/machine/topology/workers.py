@@ -34,8 +34,9 @@ LINK_CLASSES = (
 
 
 def worker_location(
-    pid: int, *, device: str = "cpu", address: str = "", folder: str = "", root: Path = Path("/")
-) -> dict[str, Any]:
+    pid: int, *, device: str = "cpu", address: str = "", folder: str = "", nic_variable: str = "",
+    root: Path = Path("/"),
+) -> dict[str, Any]:  # fmt: skip
     """Return the location of the process `pid` of this host, as fields of a ``WorkerPlace``.
 
     Parameters
@@ -46,6 +47,8 @@ def worker_location(
         The address that it listens on, for example ``"tcp://10.0.0.1:4711"``.
     folder
         The folder to which it spills.
+    nic_variable
+        The variable with the network interfaces that it uses, if it is set.
 
     Returns
     -------
@@ -77,7 +80,7 @@ def worker_location(
         "gpu_uuid": "" if gpu is None else gpu.uuid,
         "gpu_pci": "" if gpu is None else gpu.pci,
         "gpu_links": "" if gpu is None else _links(gpu, host),
-        "nic": _nic(address, environ),
+        "nic": environ.get(nic_variable, "").removesuffix(",lo") or _nic(address),
         "file_system": _file_system(folder),
     }
 
@@ -142,10 +145,7 @@ def _host_id(pid: int) -> str:
     return kernel
 
 
-def _nic(address: str, environ: Mapping[str, str]) -> str:
-    scheme, _, _ = address.partition("://")
-    if scheme == "ucx" and environ.get("UCX_NET_DEVICES"):
-        return environ["UCX_NET_DEVICES"].removesuffix(",lo")
+def _nic(address: str) -> str:
     import psutil
 
     with suppress(OSError, ValueError):

@@ -111,11 +111,16 @@ def test_the_pci_address_of_cupys_device_wins_over_the_variable(tmp_path, monkey
     assert worker_location(os.getpid(), device="gpu", root=root)["gpu"] == "1"
 
 
-def test_the_interface_over_ucx_and_over_tcp(monkeypatch):
-    monkeypatch.setenv("UCX_NET_DEVICES", "mlx5_0:1")
-    assert worker_location(os.getpid(), address="ucx://127.0.0.1:1")["nic"] == "mlx5_0:1"
-    assert worker_location(os.getpid(), address="tcp://127.0.0.1:1")["nic"] == "lo"
-    assert worker_location(os.getpid(), address="tcp://[broken")["nic"] == ""
+def test_the_interface_is_that_of_the_backends_variable_or_of_the_address(monkeypatch):
+    monkeypatch.setenv("UCX_NET_DEVICES", "mlx5_0:1,lo")
+
+    def nic(address, backend):
+        variable = backends.parse(backend).nic_variable
+        return worker_location(os.getpid(), address=address, nic_variable=variable)["nic"]
+
+    assert nic("ucx://127.0.0.1:1", "ucx:shm") == "mlx5_0:1"
+    assert nic("tcp://127.0.0.1:1", "tcp") == "lo"
+    assert nic("tcp://[broken", "tcp") == ""
 
 
 def variables():
