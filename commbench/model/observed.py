@@ -11,19 +11,37 @@ from typing import ClassVar
 
 
 @dataclass(frozen=True, kw_only=True)
-class _LaunchRecord:
-    table: ClassVar[str]
-    in_parts: ClassVar[bool]
-
-    def __init_subclass__(cls, *, table: str = "", in_parts: bool = False) -> None:
-        cls.table, cls.in_parts = table, in_parts
-
+class _OfLaunch:
     case_id: str
     launch: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class _IterationRecord(_LaunchRecord):
+class Record(_OfLaunch):
+    """A row of what was measured; each kind is a subclass with a ``table``.
+
+    Attributes
+    ----------
+    kinds
+        All kinds, by name.
+    table
+        The name of the frame of the kind.
+    in_parts
+        Whether there may be millions of the kind.
+    """
+
+    kinds: ClassVar[dict[str, type[Record]]] = {}
+    table: ClassVar[str]
+    in_parts: ClassVar[bool]
+
+    def __init_subclass__(cls, *, table: str = "", in_parts: bool = False) -> None:
+        cls.table, cls.in_parts = table, in_parts
+        if table:
+            cls.kinds[cls.__name__] = cls
+
+
+@dataclass(frozen=True, kw_only=True)
+class _IterationRecord(Record):
     iteration: int
 
 
@@ -160,7 +178,7 @@ class TaskRecord(_IterationRecord, table="tasks", in_parts=True):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TransportUsed(_LaunchRecord, table="transports", in_parts=True):
+class TransportUsed(Record, table="transports", in_parts=True):
     """The transport that carried the bytes from ``src`` to ``dst``, and the evidence."""
 
     src: str
@@ -171,7 +189,7 @@ class TransportUsed(_LaunchRecord, table="transports", in_parts=True):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerAddress(_LaunchRecord, table="addresses"):
+class WorkerAddress(Record, table="addresses"):
     """The address on which a worker listened."""
 
     worker: str
@@ -179,7 +197,7 @@ class WorkerAddress(_LaunchRecord, table="addresses"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorkerPlace(_LaunchRecord, table="places"):
+class WorkerPlace(Record, table="places"):
     """The location of a worker as reported by its kernel and driver; unknown fields are empty.
 
     ``host_id`` is the same for processes that share a kernel and a network: a container or a
@@ -216,7 +234,7 @@ class NetworkCounter(_IterationRecord, table="network"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class IdleCost(_LaunchRecord, table="idle"):
+class IdleCost(Record, table="idle"):
     """The CPU time that an idle cluster used in ``seconds`` of wall time."""
 
     seconds: float
@@ -225,7 +243,7 @@ class IdleCost(_LaunchRecord, table="idle"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Load(_LaunchRecord, table="loads"):
+class Load(Record, table="loads"):
     """The load that was streamed between two processes while a layer's latency was measured."""
 
     layer: str
@@ -234,7 +252,7 @@ class Load(_LaunchRecord, table="loads"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CoreUse(_LaunchRecord, table="core_use"):
+class CoreUse(Record, table="core_use"):
     """The use of the ``n_cores`` that a launch may use, during its ``seconds``.
 
     CPU time is summed over these cores: ``busy`` is that of all processes, ``own`` that of the
@@ -269,7 +287,7 @@ GPU_MEMORY = "gpu.memory"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting(_LaunchRecord, table="settings"):
+class Setting(Record, table="settings"):
     """A setting that was in effect, as reported by live processes."""
 
     name: str
@@ -352,7 +370,7 @@ class Activity(_IterationRecord, table="activities"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failure(_LaunchRecord, table="failures"):
+class Failure(Record, table="failures"):
     """The failure of a launch: its stage and a message."""
 
     stage: str
@@ -360,7 +378,7 @@ class Failure(_LaunchRecord, table="failures"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaunchEnd(_LaunchRecord, table="ends"):
+class LaunchEnd(Record, table="ends"):
     """The end of a launch; ``ok`` launches are not repeated when a run is resumed."""
 
     block: int
@@ -370,14 +388,7 @@ class LaunchEnd(_LaunchRecord, table="ends"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Phase(_LaunchRecord):
+class Phase(_OfLaunch):
     """The beginning of a phase of a launch, for the display of progress; it is not stored."""
 
     name: str
-
-
-Record = (
-    Sample | Region | TransferRecord | RoundTrip | WireBytes | LogCount | TaskRecord
-    | TransportUsed | WorkerAddress | WorkerPlace | NetworkCounter | IdleCost | Load | CoreUse
-    | Spill | Setting | ThreadTime | LongTurn | ProcessUse | Activity | Failure | LaunchEnd
-)  # fmt: skip

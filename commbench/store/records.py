@@ -7,13 +7,13 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from commbench import model
 from commbench.errors import ResultsError
 from commbench.model import Record
 
-KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(model.Record)}
+KINDS: dict[str, type[Any]] = {**Record.kinds}
 FIELDS = {
     name: {f.name: str(f.type) for f in dataclasses.fields(kind)} for name, kind in KINDS.items()
 }

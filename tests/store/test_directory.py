@@ -16,6 +16,7 @@ import pytest
 
 from commbench import Run, load, model
 from commbench.errors import ResultsError, UnwritableError, UsageError
+from commbench.model import Record
 from commbench.store import parts, records
 from commbench.store.directory import RunStore, new_run_id
 from commbench.store.records import TABLES
@@ -44,8 +45,21 @@ def rows(run):
 
 
 def test_every_kind_of_record_has_a_frame():
-    assert set(TABLES.values()) == {kind.__name__ for kind in model.Record.__args__}
-    assert all(kind.__doc__ == vars(Run)[kind.table].__doc__ for kind in records.KINDS.values())
+    assert {*Run.__annotations__} == {*TABLES}
+    for name, kind in Record.kinds.items():
+        assert kind.__doc__ == vars(Run)[kind.table].__doc__
+        assert getattr(model, name) is kind, "commbench/model/__init__.pyi exports it"
+
+
+def test_a_record_that_is_defined_is_a_kind(monkeypatch):
+    monkeypatch.setattr(Record, "kinds", {})
+
+    class Pigeon(Record, table="pigeons", in_parts=True): ...
+
+    class _Base(Record): ...
+
+    assert Record.kinds == {"Pigeon": Pigeon}
+    assert (Pigeon.table, Pigeon.in_parts) == ("pigeons", True)
 
 
 def test_a_path_that_libraries_do_not_take_is_refused_before_anything_is_measured(tmp_path):

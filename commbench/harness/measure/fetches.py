@@ -35,7 +35,7 @@ from commbench.harness.measure.layers import Pace
 from commbench.launchers.base import RunningCluster, ask
 from commbench.launchers.local import LocalLauncher
 from commbench.machine import cores, gpu
-from commbench.model import AGAIN, FETCHES, Launch, LogCount, RoundTrip, TransferRecord
+from commbench.model import AGAIN, FETCHES, Launch, LogCount, Record, RoundTrip, TransferRecord
 from commbench.store.emitter import Emit, Emitter
 from commbench.store.parts import Batch
 from commbench.workloads.base import FetchWorkload, PairWorkload
@@ -203,7 +203,7 @@ def measure_fetches(
                     exchange.together(size, emit)
             exchange.echo(workload.in_rounds, emit)
             with emit.region() as keep:
-                for record in chain(
+                for record in chain[Record | Batch](
                     exchange.counts(),
                     traffic.wire_bytes(launch, iteration, cluster),
                     traffic.network_bytes(launch, iteration, counters),
