@@ -15,20 +15,13 @@ from commbench.harness.cases import cases_for, make_workload
 from commbench.harness.measure.cluster import measure_cluster
 from commbench.launchers import members
 from commbench.launchers.base import RunningCluster
-from commbench.model import ClusterSpec, Launch, Placement, Sample, registry
+from commbench.model import ClusterSpec, Launch, Sample, registry
 from commbench.store.emitter import InMemory
 
 _SPIN_SECONDS = 0.3
 _END_SECONDS = 30.0
 _WORKLOAD = "transpose-sum"
 _PARAMS = {"size": 200, "chunk": 50}
-_FOREIGN: dict[str, Any] = {
-    "hosts": ("a", "b"),
-    "scheduler": "tcp://a:1",
-    "launcher_options": {"a": "1"},
-    "placement": (Placement(cpus="0"),) * ClusterSpec.n_workers,
-    "memory_limit": "1GB",
-}
 
 
 def check_launcher(name: str, scratch: Path, backend: str = "tcp", /, **cluster: Any) -> None:
@@ -59,10 +52,10 @@ def check_launcher(name: str, scratch: Path, backend: str = "tcp", /, **cluster:
     assert kind.name == name, f"the entry point is {name!r}, but its name is {kind.name!r}"
     spec, talk = ClusterSpec(launcher=name, **cluster), backends.parse(backend)
     (case,) = cases_for(_WORKLOAD, (backend,), _PARAMS, spec, iterations=2, warmups=1)
-    for field, value in _FOREIGN.items():
-        if field not in kind.supports:
+    for field, how in ClusterSpec.settings().items():
+        if how.example is not None and field not in kind.supports:
             with assert_raises(UsageError, f"{field}, which {name} does not take,"):
-                kind().validate(replace(spec, **{field: value}), talk)
+                kind().validate(replace(spec, **{field: how.example}), talk)
     with kind().start(spec, talk.protocol, scratch) as running:
         _check_members(running, spec, talk.protocol, kind.n_processes(spec))
         _check_cpu_time(running)

@@ -124,7 +124,7 @@ def validate_replication(given: Mapping[str, Any], cluster: ClusterSpec) -> None
     UsageError
         With the count or the deadline.
     """
-    for key, least in (("launches", 1), ("iterations", 1), ("warmups", 0), ("seed", 0)):
+    for key, least in Case.counts().items():
         if given.get(key, least) < least:
             raise UsageError(f"{key} is {given[key]}; it must be at least {least}")
     timeout_s = given.get("timeout_s", Case.timeout_s)

@@ -37,7 +37,6 @@ MAX_REMEDIES = 3
 _FILES = "the file's"
 _RIGOROUS = Stopping(budget_s=3600.0, detect=0.02)
 _QUICK = Stopping(budget_s=40.0, quick=True)
-_REPLICATION = ("launches", "iterations", "warmups", "seed")
 
 
 class Parsed(_ParamType):
@@ -262,10 +261,10 @@ def _show(default: Any, unit: str = "") -> str:
 
 
 def _statistics(workload: type[Workload] | None) -> list[click.Option]:
-    default = dict.fromkeys((*_REPLICATION, "timeout"), _FILES)
+    default = dict.fromkeys((*Case.counts(), "timeout"), _FILES)
     quick: list[click.Option] = []
     if workload is not None:
-        counts = {**{name: getattr(Case, name) for name in _REPLICATION}, **workload.defaults}
+        counts = {**{name: getattr(Case, name) for name in Case.counts()}, **workload.defaults}
         default["timeout"] = units.format_duration(counts.pop("timeout_s", Case.timeout_s))
         default |= {name: str(count) for name, count in counts.items()}
         quick = [
@@ -356,7 +355,7 @@ def validate_verbosity(given: Mapping[str, Any]) -> None:
 
 def replication(given: dict[str, Any]) -> dict[str, Any]:
     """Return the given options for launches, iterations, …, by their names in ``Case``."""
-    settings = {key: given[key] for key in _REPLICATION if given[key] is not None}
+    settings = {key: given[key] for key in Case.counts() if given[key] is not None}
     if given["timeout"] is not None:
         settings["timeout_s"] = given["timeout"]
     return settings

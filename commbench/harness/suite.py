@@ -78,20 +78,21 @@ ClusterOverrides: Any = make_dataclass(
 """The ``cluster`` table; values that are None are taken from the level above."""
 
 
+_REPLICATION = {**dict.fromkeys(Case.counts(), int), "timeout_s": float}
+_Replication: Any = make_dataclass(
+    "_Replication",
+    [
+        ("cluster", ClusterOverrides, field(default_factory=ClusterOverrides)),
+        *((name, kind | None, None) for name, kind in _REPLICATION.items()),
+    ],
+    frozen=True,
+    kw_only=True,
+)
+"""The keys of both the file and its cases."""
+
+
 @dataclass(frozen=True, kw_only=True)
-class _Replication:
-    """The keys of both the file and its cases."""
-
-    cluster: ClusterOverrides = field(default_factory=ClusterOverrides)
-    launches: int | None = None
-    iterations: int | None = None
-    warmups: int | None = None
-    seed: int | None = None
-    timeout_s: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class CaseEntry(_Replication):
+class CaseEntry(_Replication):  # type: ignore[misc]
     """A ``case`` table."""
 
     workload: str
@@ -104,7 +105,7 @@ class CaseEntry(_Replication):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SuiteFile(_Replication):
+class SuiteFile(_Replication):  # type: ignore[misc]
     """The whole file."""
 
     case: tuple[CaseEntry, ...]
@@ -200,7 +201,7 @@ def _cases(
     cluster = given_cluster.win_over(cluster, entry.workload)
     settings = {
         key: value
-        for key in ("launches", "iterations", "warmups", "seed", "timeout_s")
+        for key in _REPLICATION
         if (value := _first(given.get(key), getattr(entry, key), getattr(file, key))) is not None
     }
     filled = structure(entry.params, kind.Params, f"{entry.workload}: params")

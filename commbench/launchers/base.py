@@ -149,8 +149,7 @@ class Launcher(ABC):
     name: ClassVar[str]
     """The entry point's name."""
     supports: ClassVar[frozenset[str]] = frozenset()
-    """The launcher uses these of the spec's ``hosts``, ``scheduler``, ``launcher_options``,
-    ``placement`` and ``memory_limit``."""
+    """The fields of ``ClusterSpec`` that it uses, of those with an ``example`` there."""
     requires: ClassVar[tuple[str, str]] = ("", "")
     """The module that it needs, and the extra of commbench that installs it."""
     shows_variables: ClassVar[bool] = False
@@ -197,12 +196,12 @@ class Launcher(ABC):
                 f"{self.name}, where others can read it: unset it, and put the key into Dask's "
                 "YAML on each host"
             )
-        for field in ("hosts", "scheduler", "launcher_options", "placement", "memory_limit"):
-            if getattr(spec, field) and field not in self.supports:
+        for field, how in spec.settings().items():
+            if how.example is not None and getattr(spec, field) and field not in self.supports:
                 others = registry.loadable("launcher").items()
                 able = [name for name, launcher in others if field in launcher.supports]
                 raise UsageError(
-                    f"the launcher {self.name} takes no {spec.settings()[field].option}; add "
+                    f"the launcher {self.name} takes no {how.option}; add "
                     f"--launcher {' or '.join(able)}"
                 )
         if problem := self.unavailable():

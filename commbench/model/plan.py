@@ -18,6 +18,27 @@ _LAST = ("workers_per_gpu", "memory_limit", "task_placement", "env", "dask_confi
 """The last fields in labels, whose order must not change: asv and pyperf use them as names."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """The binding of one worker; empty fields don't bind it.
+
+    ``cpus`` is a list in the kernel's format (``"0-19,40-59"``), ``gpu`` the number that
+    nvidia-smi shows, and ``nic`` a value of ``UCX_NET_DEVICES`` (``"mlx5_0:1"``, ``"eth0"``).
+    """
+
+    cpus: str = ""
+    gpu: int | None = None
+    nic: str = ""
+
+    def __str__(self) -> str:
+        parts = (
+            f"CPUs {self.cpus}" * bool(self.cpus),
+            "" if self.gpu is None else f"GPU {self.gpu}",
+            self.nic,
+        )
+        return ", ".join(filter(None, parts)) or "not bound"
+
+
 @dataclass(frozen=True)
 class FieldInfo:
     """The option and the meaning of a field of ``ClusterSpec``.
@@ -36,6 +57,8 @@ class FieldInfo:
         The text in the help for an empty default.
     launcher_specific
         Whether the value is not valid for other launchers.
+    example
+        A value, if launchers take the field only where it is in their ``supports``; else None.
     is_measured
         Whether the field affects measurements; others only affect how the cluster is started.
     shown_as, shown_by
@@ -51,6 +74,7 @@ class FieldInfo:
     metavar: str | None = None
     none: str = ""
     launcher_specific: bool = False
+    example: Any = None
     is_measured: bool = True
     shown_as: str = ""
     shown_by: str = ""
@@ -97,7 +121,7 @@ class ClusterSpec:
     hosts: tuple[str, ...] = _field(
         (), "--hosts",
         "For ssh and mpirun: the scheduler's host, then one for each worker, in turn.",
-        launcher_specific=True,
+        launcher_specific=True, example=("a", "b"),
     )  # fmt: skip
     task_placement: str = _field(
         "pinned", "--task-placement",
@@ -107,27 +131,29 @@ class ClusterSpec:
     memory_limit: str = _field(
         "", "--memory-limit",
         "Memory of each worker, from which Dask derives when it spills: 4GB, or 0.5 of its host's.",
-        metavar="SIZE", none="an equal share",
+        metavar="SIZE", none="an equal share", example="1GB",
     )  # fmt: skip
     env: Mapping[str, str] = _field({}, scope="")
     dask_config: Mapping[str, Any] = _field({}, scope="")
     launcher_options: Mapping[str, str] = _field(
         {}, "--launcher-option",
         "Options of the launcher, for example queue=short; may be repeated.",
-        launcher_specific=True,
+        launcher_specific=True, example={"a": "1"},
     )  # fmt: skip
     scheduler: str = _field(
         "", "--scheduler",
         "For external: tcp://10.0.0.1:8786, or what `dask scheduler --scheduler-file` wrote.",
         metavar="ADDRESS|FILE", none="none", launcher_specific=True, is_measured=False,
+        example="tcp://a:1",
     )  # fmt: skip
     start_timeout_s: float = _field(
         60.0, "--start-timeout", "Deadline for all workers to be there.",
         is_measured=False,
     )  # fmt: skip
     placement: tuple[Placement, ...] = _field(
-        (), "--placement", scope="", shown_as="placement", shown_by="placed"
-    )
+        (), "--placement", scope="", shown_as="placement", shown_by="placed",
+        example=(Placement(cpus="0"), Placement(cpus="0")),
+    )  # fmt: skip
     cpus_per_worker: int = _field(
         0, "--cpus-per-worker",
         "Bind each worker to N CPUs that no other worker has.",
@@ -207,6 +233,10 @@ USER_CODE = "user"
 """The launcher in the cases of a user's code, whose cluster commbench did not start."""
 
 
+def _count(default: int, *, least: int) -> Any:
+    return field(default=default, metadata={"least": least})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Case:
     """A workload with its parameters, a backend and a cluster to measure.
@@ -222,13 +252,18 @@ class Case:
     backend: str
     params: Mapping[str, Any] = field(default_factory=dict)
     cluster: ClusterSpec = field(default_factory=ClusterSpec)
-    launches: int = 6
-    iterations: int = 3
-    warmups: int = 1
-    seed: int = 0
+    launches: int = _count(6, least=1)
+    iterations: int = _count(3, least=1)
+    warmups: int = _count(1, least=0)
+    seed: int = _count(0, least=0)
     timeout_s: float = 300.0
     varied: tuple[str, ...] = field(default=("backend",), metadata={"added": "0.1"})
     later_params: tuple[str, ...] = field(default=(), metadata={"added": "0.1"})
+
+    @classmethod
+    def counts(cls) -> dict[str, int]:
+        """Return the least values of the fields of replication, by name, and of the seed."""
+        return {f.name: f.metadata["least"] for f in fields(cls) if "least" in f.metadata}
 
     @property
     def variant(self) -> str:
@@ -378,24 +413,3 @@ class Manifest:
     def least_bytes(self, channel: str) -> int:
         """Return the size from which transfers of a channel count for the bandwidth of pairs."""
         return self.min_batch_bytes if channel == "p2p" else self.min_transfer_bytes
-
-
-@dataclass(frozen=True, kw_only=True)
-class Placement:
-    """The binding of one worker; empty fields don't bind it.
-
-    ``cpus`` is a list in the kernel's format (``"0-19,40-59"``), ``gpu`` the number that
-    nvidia-smi shows, and ``nic`` a value of ``UCX_NET_DEVICES`` (``"mlx5_0:1"``, ``"eth0"``).
-    """
-
-    cpus: str = ""
-    gpu: int | None = None
-    nic: str = ""
-
-    def __str__(self) -> str:
-        parts = (
-            f"CPUs {self.cpus}" * bool(self.cpus),
-            "" if self.gpu is None else f"GPU {self.gpu}",
-            self.nic,
-        )
-        return ", ".join(filter(None, parts)) or "not bound"

@@ -131,5 +131,5 @@ def test_a_field_that_is_accepted_but_not_used_is_an_error(
     monkeypatch.setattr(UncountedLauncher, "supports", Launcher.supports | {"hosts"})
     monkeypatch.setattr(UncountedLauncher, "validate", validate)
     given = {"hosts": ("a", "b")} if requires_hosts else {}
-    with pytest.raises(AssertionError, match="scheduler, which uncounted does not take, went"):
+    with pytest.raises(AssertionError, match="memory_limit, which uncounted does not take, went"):
         check_launcher("uncounted", tmp_path, **given)

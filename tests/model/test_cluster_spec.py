@@ -24,7 +24,7 @@ from commbench.workloads.pingpong import PingPong
 class LargerSpec(ClusterSpec):
     """A cluster with one more field."""
 
-    disk_limit: str = _field("", "--disk-limit", "Of each worker.", none="none")
+    disk_limit: str = _field("", "--disk-limit", "Of each worker.", none="none", example="1GB")
 
 
 @pytest.fixture
@@ -46,6 +46,13 @@ def test_a_new_field_has_an_option_with_help_and_default(options):
     assert run_options.cluster(chosen) == LargerSpec(n_workers=3, disk_limit="4GB")
     in_suites = {option.name: option for option in chain(*run_options.groups().values())}
     assert in_suites["disk_limit"].default is None
+
+
+def test_a_new_field_with_an_example_is_refused_by_launchers_that_do_not_support_it():
+    local = LocalLauncher()
+    local.validate(LargerSpec(), backends.parse("tcp"))
+    with pytest.raises(UsageError, match="the launcher local takes no --disk-limit"):
+        local.validate(LargerSpec(disk_limit="4GB"), backends.parse("tcp"))
 
 
 def test_a_new_field_changes_labels_and_case_ids_only_where_it_is_set():

@@ -42,7 +42,7 @@ class NannyCluster(RunningCluster):
 
 class NannyLauncher(Launcher):
     name = "nannies"  # the entry point's name
-    supports = frozenset()  # of hosts, scheduler, launcher_options and placement
+    supports = frozenset()  # of hosts, memory_limit and other fields of ClusterSpec
 
     @classmethod
     def remote(cls, spec):
