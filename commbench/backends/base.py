@@ -183,6 +183,15 @@ class Backend(ABC):
         del transport
         return ""
 
+    @classmethod
+    def advice(cls, machine: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+        """Yield severities (``warning``, ``note``) and texts on what disturbs it on a machine.
+
+        `machine` is the result of ``commbench.machine.environment.collect``.
+        """
+        del machine
+        return ()
+
     @abstractmethod
     def settings(self, device: str) -> str:
         """Return in one line the settings on a device, for users who want to apply them."""

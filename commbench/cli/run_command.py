@@ -373,13 +373,12 @@ def _print_scripts(launches: Sequence[Launch], output: Path) -> None:
     """
     from commbench.backends import parse
     from commbench.harness import runner
-    from commbench.workloads.base import PairWorkload
 
     # The scripts of a case differ in the folder of their logs only.
     pairs, jobs = list[Launch](), list[Launch]()
     for launch in (launch for launch in launches if launch.index == 0):
-        pair = issubclass(workloads.load(launch.case.workload), PairWorkload)
-        (pairs if pair else jobs).append(launch)
+        has_cluster = workloads.load(launch.case.workload).has_cluster
+        (jobs if has_cluster else pairs).append(launch)
     for case in (launch.case for launch in pairs if jobs):
         click.echo(f"{case.workload} over {case.variant}: two processes, no job", err=True)
     for launch in jobs or pairs:

@@ -76,9 +76,9 @@ def cases_for(
             )
     for backend in parsed:
         gpu.validate(cluster, backend.name)
-        if not issubclass(kind, PairWorkload):
+        if kind.has_cluster:
             launcher.validate(cluster, backend)
-    if issubclass(kind, PairWorkload):
+    if not kind.has_cluster:
         if cluster.launcher != ClusterSpec.launcher:
             raise UsageError(
                 f"{workload} runs between two processes, which it starts itself; the launcher "

@@ -23,7 +23,7 @@ import click
 from commbench.errors import UnavailableError, UsageError
 from commbench.model import Case, ClusterSpec, Manifest, Stopping, Suite, units
 from commbench.workloads import device as devices
-from commbench.workloads.base import PairWorkload, Workload
+from commbench.workloads.base import Workload
 
 if TYPE_CHECKING:
     _ParamType = click.ParamType[Any, Any]
@@ -208,7 +208,7 @@ def groups(workload: type[Workload] | None = None) -> dict[str, list[click.Optio
         chosen = {"Suite": [scale, backends, vary], "Cluster": cluster, "GPU": gpus}
     else:
         chosen = {"Workload": [*param_options(workload.Params), backends, vary]}
-        if not issubclass(workload, PairWorkload):
+        if workload.has_cluster:
             chosen["Cluster"] = [*_options("size", "launcher"), _placement("none")]
             for option in chosen["Cluster"]:
                 if option.name == "task_placement":
@@ -273,7 +273,7 @@ def _statistics(workload: type[Workload] | None) -> list[click.Option]:
                               "few launches, too few for a verdict."),
         ]  # fmt: skip
     what = "Timed messages per launch and size."
-    if workload is None or not issubclass(workload, PairWorkload):
+    if workload is None or workload.has_cluster:
         what = "Timed calls per launch."
     return [
         *quick,

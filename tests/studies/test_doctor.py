@@ -203,6 +203,19 @@ def test_a_machine_without_flaws_needs_no_advice(changes):
     assert advice(**changes) == []
 
 
+def test_a_backend_advises_and_its_fault_hides_no_other_advice(installed):
+    def wet(_, machine):
+        yield "note", f"{machine['host']['name']} is wet"
+        raise ZeroDivisionError
+
+    pigeon = type("Pigeon", (CpuBackend,), {"advice": classmethod(wet)})
+    installed("backend", {"pigeon": pigeon})
+    fault = "note: the backend pigeon has no advice: asking it raised ZeroDivisionError()"
+    texts = advice(variables={"UCX_TLS": "all"})
+    assert {"note: node1 is wet", fault} < {*texts}
+    assert [text for text in texts if text.startswith("warning: UCX_TLS")]
+
+
 def test_a_quota_below_the_cores_of_a_cluster_brings_both_pieces_of_advice():
     texts = advice(cpu={"cgroup_quota_cores": 1.5})
     assert [text for text in texts if "only 1.5 cores" in text]
