@@ -230,9 +230,11 @@ class Launcher(ABC):
             If the launcher submits no jobs.
         """
         del spec, protocol, scratch, environ
+        known = registry.loadable("launcher").items()
+        able = [name for name, kind in known if kind.script is not Launcher.script]
         raise UsageError(
             f"the launcher {self.name} submits no job, so there is nothing to print; "
-            "--dry-run is for slurm, pbs and lsf"
+            f"--dry-run is for {', '.join(able)}"
         )
 
     @abstractmethod

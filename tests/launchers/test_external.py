@@ -3,6 +3,7 @@ import os
 import signal
 import socket
 import time
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import builders
@@ -13,11 +14,12 @@ import processes
 import pytest
 from distributed import Client
 
+from commbench import backends
 from commbench.conformance import check_launcher
 from commbench.errors import LaunchError, UsageError
 from commbench.harness import options, runner
 from commbench.harness.cases import cases_for
-from commbench.harness.measure import plugins
+from commbench.harness.measure import plugins, traffic
 from commbench.harness.transfers import TransferLog
 from commbench.launchers import external
 from commbench.launchers.external import ExternalLauncher
@@ -292,7 +294,7 @@ def test_a_file_without_an_address_is_refused(content, tmp_path):
         (("--launcher-option", "queue"), "no KEY=VALUE"),
         (("--start-timeout", "500"), "--timeout); raise the latter"),
         (("--start-timeout", "0"), "must be above 0"),
-        (("--dry-run",), "local submits no job"),
+        (("--dry-run",), "--dry-run is for lsf, pbs, slurm"),
     ],
 )
 def test_options_that_the_launcher_does_not_take_are_usage_errors(arguments, message):
@@ -304,6 +306,13 @@ def test_options_that_the_launcher_does_not_take_are_usage_errors(arguments, mes
 def test_a_pair_workload_takes_no_launcher():
     with pytest.raises(UsageError, match="launcher ssh is for workloads on a cluster"):
         cases_for("pingpong", ("tcp",), {}, ClusterSpec(launcher="ssh", hosts=("a", "b")))
+
+
+def test_of_a_setting_that_each_worker_has_otherwise_the_number_of_values_is_recorded():
+    pairs = {n: [("OMPI_RANK", f"{n}"), ("OMPI_TOKEN", f"s3cret {n}")] for n in range(9)}
+    cluster: Any = SimpleNamespace(client=SimpleNamespace(run=lambda *_: pairs))
+    recorded = traffic._settings(backends.parse("mpi"), cluster)
+    assert recorded == {("OMPI_RANK", "9 values"), ("OMPI_TOKEN", "<redacted>")}
 
 
 def test_the_report_warns_of_the_ucx_settings_of_a_running_cluster(recorded):
