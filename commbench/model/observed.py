@@ -11,13 +11,13 @@ from typing import ClassVar
 
 
 @dataclass(frozen=True, kw_only=True)
-class _OfLaunch:
+class _LaunchKeys:
     case_id: str
     launch: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Record(_OfLaunch):
+class Record(_LaunchKeys):
     """A row of what was measured; each kind is a subclass with a ``table``.
 
     Attributes
@@ -388,7 +388,7 @@ class LaunchEnd(Record, table="ends"):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Phase(_OfLaunch):
+class Phase(_LaunchKeys):
     """The beginning of a phase of a launch, for the display of progress; it is not stored."""
 
     name: str
