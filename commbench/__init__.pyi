@@ -25,6 +25,10 @@ from .errors import VerificationError as VerificationError
 from .launchers.base import Launcher as Launcher
 from .launchers.base import RunningCluster as RunningCluster
 from .launchers.base import worker_preloads as worker_preloads
+from .launchers.members import check_workers as check_workers
+from .launchers.members import unwatch_workers as unwatch_workers
+from .launchers.members import wait_for_workers as wait_for_workers
+from .launchers.members import watch_workers as watch_workers
 from .model.derived import Finding as Finding
 from .model.published import published_figure as published_figure
 from .model.units import format_bandwidth as format_bandwidth

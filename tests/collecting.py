@@ -78,7 +78,7 @@ def _client(address: str, case_id: str, n_entries: int, run: Path) -> dict[str, 
 
     where: dict[str, Any] = {"case_id": case_id, "launch": 0, "iteration": 0}
     with Client(address, set_as_default=False, timeout=60) as client:
-        workers = members.workers_of(client)
+        workers = members.workers_by_address(client)
         names = {address: str(info["name"]) for address, info in workers.items()}
         client.register_plugin(transfers.TransferLog())
         client.run(simulated.fill, n_entries)

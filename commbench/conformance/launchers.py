@@ -79,7 +79,7 @@ def _check_members(
     assert len(set(names)) == len(names), f"two workers have one name: {names}"
     strange = [where for where in running.names if not where.startswith(f"{protocol}://")]
     assert not strange, f"these addresses are not of {protocol}: {strange}"
-    known = set(members.workers_of(running.client))
+    known = set(members.workers_by_address(running.client))
     assert known == set(running.names), f"the scheduler knows {known}, and names has other keys"
     threads = set(running.client.nthreads().values())
     assert threads == {spec.threads_per_worker}, f"workers have {threads} threads"

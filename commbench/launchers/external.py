@@ -38,7 +38,7 @@ class ExternalCluster(RunningCluster):
             hint = "; the cluster is measured as it is: ask for fewer --workers, or add some"
             members.join(self, spec, protocol, deadline, hint)
             self._refuse_busy(deadline)
-            members.watch(self)
+            members.watch_workers(self)
         except BaseException:
             self.close()
             raise
@@ -55,7 +55,7 @@ class ExternalCluster(RunningCluster):
 
     def close(self) -> None:
         """Close the client."""
-        members.unwatch(self)
+        members.unwatch_workers(self)
         with contextlib.suppress(Exception):
             self.client.close(timeout=5)
 
@@ -149,7 +149,7 @@ def describe(scheduler: str) -> tuple[str, int, int]:
     """Return the protocol, the number of workers, and the threads of one, of a running cluster."""
     address = scheduler_address(scheduler)
     with _connect_client(address) as client:
-        workers = members.workers_of(client)
+        workers = members.workers_by_address(client)
     threads = [int(info["nthreads"]) for info in workers.values()]
     return address.partition("://")[0], len(workers), max(threads, default=1)
 

@@ -235,7 +235,7 @@ class JobCluster(LocalCluster):
         members.join(self, spec, protocol, self._deadline, hint)
         children = {child.pid for child in self._processes}
         self.foreign_pids = tuple(pid for pid in self.foreign_pids if pid not in children)
-        members.watch(self)
+        members.watch_workers(self)
 
     def _submit(self, job: Any) -> None:
         if not self._jobs:

@@ -88,7 +88,7 @@ class LocalCluster(RunningCluster):
         self._await_workers(spec)
 
     def _await_workers(self, spec: ClusterSpec) -> None:
-        workers = members.wait_for(self.client, spec, self._deadline)
+        workers = members.wait_for_workers(self.client, spec, self._deadline)
         self.names = {address: str(info["name"]) for address, info in workers.items()}
         self.pids = (os.getpid(), *(process.pid for process in self._processes))
 

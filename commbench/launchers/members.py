@@ -51,14 +51,16 @@ def process_location() -> ProcessLocation:
     return ProcessLocation(socket.gethostname(), " ".join(system), os.getpid())
 
 
-def workers_of(client: Any) -> dict[str, Any]:
+def workers_by_address(client: Any) -> dict[str, Any]:
     """Return the scheduler's information about each worker by address."""
     # `Client.scheduler_info` returns a cache, from which the client's own updates remove workers.
     workers: dict[str, Any] = client.sync(client.scheduler.identity)["workers"]
     return workers
 
 
-def wait_for(client: Any, spec: ClusterSpec, deadline: float, hint: str = "") -> dict[str, Any]:
+def wait_for_workers(
+    client: Any, spec: ClusterSpec, deadline: float, hint: str = ""
+) -> dict[str, Any]:
     """Wait for the workers of `spec`, and return the scheduler's information about each.
 
     Raises
@@ -67,7 +69,7 @@ def wait_for(client: Any, spec: ClusterSpec, deadline: float, hint: str = "") ->
         If fewer came until `deadline`, of ``time.monotonic``, or there are more.
     """
     while True:
-        workers = workers_of(client)
+        workers = workers_by_address(client)
         if len(workers) == spec.n_workers:
             return workers
         if len(workers) > spec.n_workers:
@@ -97,7 +99,7 @@ def join(
     """
     # Processes of another version may not even answer how many workers there are.
     check_versions(cluster.client)
-    workers = wait_for(cluster.client, spec, deadline, hint)
+    workers = wait_for_workers(cluster.client, spec, deadline, hint)
     # Workers that joined meanwhile.
     check_versions(cluster.client)
     check_workers(workers, spec, protocol)
@@ -202,8 +204,8 @@ def locate(cluster: RunningCluster) -> None:
     cluster.remote_processes = frozenset(one_by_process.values())
 
 
-def watch(cluster: RunningCluster, log: Path | None = None) -> None:
-    """Report workers that leave or join `cluster` as a death, until ``unwatch``.
+def watch_workers(cluster: RunningCluster, log: Path | None = None) -> None:
+    """End the launch if a worker leaves or joins `cluster`, until ``unwatch_workers``.
 
     Parameters
     ----------
@@ -213,7 +215,7 @@ def watch(cluster: RunningCluster, log: Path | None = None) -> None:
     Raises
     ------
     LaunchError
-        If workers have left or joined since ``join``.
+        If the workers are already others than those in ``cluster.names``.
     """
     names = dict(cluster.names)
     for name in names.values():
@@ -244,16 +246,17 @@ def watch(cluster: RunningCluster, log: Path | None = None) -> None:
     while not is_subscribed.wait(0.01) and time.monotonic() < deadline:
         cluster.client.log_event(_TOPIC, "commbench watches the workers")
     # Earlier events are not reported.
-    if (now := workers_of(cluster.client)).keys() != names.keys():
+    if (now := workers_by_address(cluster.client)).keys() != names.keys():
         raise LaunchError(
             f"workers left or joined the cluster before it was measured: {len(names)} were there, "
             f"and now {len(now)} are; start again when their number stays the same"
         )
 
 
-def unwatch(cluster: RunningCluster) -> None:
-    """End `watch`; without it, the scheduler would fail to send events to a client that is gone."""
+def unwatch_workers(cluster: RunningCluster) -> None:
+    """End ``watch_workers``, before the client or workers are closed."""
     process.unwatch()
+    # The scheduler would fail to send events to a client that is gone.
     with contextlib.suppress(Exception):
         cluster.client.unsubscribe_topic(_TOPIC)
 

@@ -78,7 +78,7 @@ class MpirunCluster(LocalCluster):
         self._connect_to_scheduler(contact, preload)
         members.join(self, spec, protocol, self._deadline)
         # A rank whose worker has left waits in MPI_Finalize.
-        members.watch(self, self._log("mpiexec"))
+        members.watch_workers(self, self._log("mpiexec"))
         # Ranks on this host that were started over SSH are not children of this process.
         children = {child.pid for child in psutil.Process().children(recursive=True)}
         self.foreign_pids = tuple(pid for pid in self.foreign_pids if pid not in children)

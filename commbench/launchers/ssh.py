@@ -112,7 +112,7 @@ class SshCluster(RunningCluster):
 
         self.client = Client(address, timeout=self._left())
         members.join(self, self._spec, self._protocol, self._deadline)
-        members.watch(self)
+        members.watch_workers(self)
         for name in self._ends:
             self._submit(self._follow(name))
 

@@ -474,7 +474,7 @@ class _UserCluster(RunningCluster):
 
     def update(self) -> None:
         """Ask which workers there are now."""
-        workers = members.workers_of(self.client)
+        workers = members.workers_by_address(self.client)
         self.names = {address: str(info["name"]) for address, info in workers.items()}
         # A worker may have joined and left since the last update.
         self._known |= self.client.run_on_scheduler(plugins.joined) | self.names

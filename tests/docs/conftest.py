@@ -1,6 +1,7 @@
 import itertools
 import os
 import shutil
+from glob import glob
 from pathlib import Path
 
 import builders
@@ -96,7 +97,8 @@ def prepare(folder, site):
                 file.write_text(block.text)
             for words in pages.commands(block.script) if block.language in pages.SHELL else ():
                 if words[:2] == ["pip", "install"]:
-                    projects.extend(path for path in map(Path, words[2:]) if path.is_dir())
+                    paths = map(Path, itertools.chain.from_iterable(map(glob, words[2:])))
+                    projects.extend(filter(Path.is_dir, paths))
         for project in projects:
             shims.install(project, site)
 

@@ -130,7 +130,7 @@ def test_peer_to_peer_shuffles_begin_where_most_of_their_inputs_are(client):
 
     (x,) = persist_input(client, da.ones((4, 40, 40), chunks=(1, 10, 40)))
     rebalance(client, x)
-    workers = members.workers_of(client).items()
+    workers = members.workers_by_address(client).items()
     first, last = (address for _, address in sorted((each["name"], name) for name, each in workers))
     for _ in range(3):
         # Four independent shuffles with two outputs; each worker has the inputs of two.

@@ -202,10 +202,10 @@ def test_jobs_that_do_not_start_in_time_are_named_and_cancelled(
     logs, install, tmp_path, monkeypatch
 ):
     folder = install("slurm", NEVER)
-    wait_for = members.wait_for
+    wait = members.wait_for_workers
     # The deadline passes when the scheduler runs, however slow the machine is.
     monkeypatch.setattr(
-        members, "wait_for", lambda client, spec, _, hint: wait_for(client, spec, 0.0, hint)
+        members, "wait_for_workers", lambda client, spec, _, hint: wait(client, spec, 0.0, hint)
     )
     options = {"log_directory": str(tmp_path / logs)} if logs else {}
     requested = replace(spec("slurm", **options), start_timeout_s=170.0)
@@ -254,7 +254,7 @@ def test_jobs_are_cancelled_when_the_launch_is_ended(install, tmp_path, monkeypa
         assert (folder / "cancelled").read_text().split() == ["4194305"] * 2
         raise LaunchError("ended")
 
-    monkeypatch.setattr(members, "wait_for", end_launch)
+    monkeypatch.setattr(members, "wait_for_workers", end_launch)
     with pytest.raises(LaunchError, match="ended"):
         registry.load("launcher", "slurm")().start(spec("slurm"), "tcp", tmp_path)
 

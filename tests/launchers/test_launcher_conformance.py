@@ -66,7 +66,7 @@ class UncountedCluster(RunningCluster):
             dashboard_address=":0",
         )  # fmt: skip
         self.client = distributed.Client(self._cluster, set_as_default=False)
-        workers = members.workers_of(self.client)
+        workers = members.workers_by_address(self.client)
         self.names = {address: str(info["name"]) for address, info in workers.items()}
         self.pids = (os.getpid(),)
         self.remote_members = self.remote_processes = frozenset(["first", "second"])

@@ -8,7 +8,7 @@ from commbench.backends.tcp import TcpBackend
 from commbench.errors import UsageError
 from commbench.harness import runner
 from commbench.harness.cases import cases_for
-from commbench.launchers.members import forwarded_env, workers_of
+from commbench.launchers.members import forwarded_env, workers_by_address
 from commbench.model import ClusterSpec, Launch
 from commbench.mpi import device
 
@@ -26,7 +26,7 @@ def test_workers_are_known_while_the_client_updates_its_cache():
         LocalCluster(n_workers=2, **quiet) as cluster,
         Client(cluster) as client,
     ):
-        assert {len(workers_of(client)) for _ in range(500)} == {2}
+        assert {len(workers_by_address(client)) for _ in range(500)} == {2}
 
 
 def test_variables_of_backend_and_case_are_forwarded_and_no_others(tmp_path, monkeypatch):

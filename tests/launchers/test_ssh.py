@@ -62,7 +62,7 @@ def test_variables_of_backend_case_and_user_are_forwarded(spec, tmp_path, monkey
             # Other hosts lack the folder; command lines are public.
             assert not {"UCX_LOG_FILE", *secrets} & set(environ)
         assert sorted(cluster.names.values()) == ["0", "1"]
-        workers = members.workers_of(cluster.client).values()
+        workers = members.workers_by_address(cluster.client).values()
         assert {worker["memory_limit"] for worker in workers} == {300_000_000}
         assert not cluster.remote_members
         pids = cluster.foreign_pids

@@ -118,7 +118,7 @@ def test_dask_configuration_and_memory_limit_reach_all_processes(tmp_path, monke
     with LocalLauncher().start(spec, "tcp", tmp_path) as cluster:
         assert set(cluster.client.run(config).values()) == {(0.25, "x-y")}
         assert cluster.client.run_on_scheduler(config) == (0.25, "x-y")
-        workers = members.workers_of(cluster.client).values()
+        workers = members.workers_by_address(cluster.client).values()
         assert {worker["memory_limit"] for worker in workers} == {300_000_000}
 
 

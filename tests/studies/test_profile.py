@@ -290,7 +290,7 @@ def own(tmp_path):
 def kill_one(client):
     """Kill the process of worker 0, and wait until the scheduler has its successor."""
     (address,) = [
-        address for address, info in members.workers_of(client).items() if info["name"] == 0
+        address for address, info in members.workers_by_address(client).items() if info["name"] == 0
     ]
     os.kill(client.run(os.getpid, workers=[address])[address], signal.SIGKILL)
 

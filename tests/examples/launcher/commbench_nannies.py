@@ -3,9 +3,15 @@
 import os
 import time
 
-from commbench.launchers import members
-from commbench.launchers.base import Launcher, RunningCluster, worker_preloads
-from commbench.machine import process
+from commbench import (
+    Launcher,
+    RunningCluster,
+    check_workers,
+    unwatch_workers,
+    wait_for_workers,
+    watch_workers,
+    worker_preloads,
+)
 
 
 class NannyCluster(RunningCluster):
@@ -23,18 +29,18 @@ class NannyCluster(RunningCluster):
         try:
             self.client = self.cluster.get_client()
             deadline = time.monotonic() + spec.start_timeout_s
-            found = members.wait_for(self.client, spec, deadline)
-            members.check_workers(found, spec, protocol)
+            workers = wait_for_workers(self.client, spec, deadline)
+            check_workers(workers, spec, protocol)
             # What the rest of commbench wants to know of a cluster.
-            self.names = {address: str(info["name"]) for address, info in found.items()}
+            self.names = {address: str(info["name"]) for address, info in workers.items()}
             self.pids = (os.getpid(), *self.client.run(os.getpid).values())
-            members.watch(self)  # a worker that leaves or joins ends the launch
+            watch_workers(self)  # a worker that leaves or joins ends the launch
         except BaseException:
             self.close()
             raise
 
     def close(self):
-        process.unwatch()
+        unwatch_workers(self)
         if hasattr(self, "client"):
             self.client.close()
         self.cluster.close()
