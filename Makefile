@@ -77,7 +77,7 @@ release: $(READY)  ## Build the sdist and the wheel in dist/, and check them; no
 	$(BIN)/python -m build --quiet
 	$(BIN)/python -m twine check --strict dist/*
 
-count:  ## Lines and modules, by folder, and words that names and docstrings should not have
+count:  ## Lines and modules, by folder, and words to avoid
 	@$(PYTHON) tests/count.py
 	@$(PYTHON) tests/words.py
 

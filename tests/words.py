@@ -1,7 +1,7 @@
-"""Count the words that neither names nor docstrings and comments should have: ``make count``.
+"""Count the words that names, docstrings, comments and messages should not have: ``make count``.
 
 ``python tests/words.py [FOLDER] [--list]`` counts in the ``commbench`` of another checkout, or
-prints each name and each line of prose with such a word.
+prints each name, line of prose and message with such a word.
 """
 
 import ast
@@ -17,6 +17,7 @@ NAMES = {"told", "held", "of", "own", "place", "found", "took", "beside", "whate
 PROSE = re.compile(
     r"\b(told|tells of|held|own|place|found|took|so many|beside|whatever)\b", re.IGNORECASE
 )
+MESSAGES = re.compile(r"\b(told|tells|held|holds a|so many|beside|whatever)\b", re.IGNORECASE)
 
 
 def defined(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -47,7 +48,7 @@ def prose(source: str) -> Iterator[tuple[int, str]]:
 
 
 def hits(path: Path) -> Iterator[tuple[int, str, str]]:
-    """Yield the line, the kind (``"name"`` or ``"prose"``) and the word of each hit in a file."""
+    """Yield the line, the kind (name, prose or message) and the word of each hit in a file."""
     source = path.read_text(encoding="utf-8")
     for line, name in defined(ast.parse(source)):
         for word in NAMES & set(name.lower().strip("_").split("_")):
@@ -55,6 +56,10 @@ def hits(path: Path) -> Iterator[tuple[int, str, str]]:
     for line, text in prose(source):
         for match in PROSE.finditer(text):
             yield line, "prose", f"{match[0].lower()} ({text.strip()})"
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            for match in MESSAGES.finditer(node.value):
+                yield node.lineno, "message", f"{match[0].lower()} ({node.value})"
 
 
 def main(arguments: list[str]) -> None:
@@ -67,8 +72,8 @@ def main(arguments: list[str]) -> None:
             counts[kind] += 1
             if "--list" in arguments:
                 print(f"{path}:{line}: {kind}: {word}")
-    print(f"words that names and docstrings should not have: {counts['name']} in names, "
-          f"{counts['prose']} in docstrings and comments")  # fmt: skip
+    print(f"words to avoid: {counts['name']} in names, {counts['prose']} in docstrings and "
+          f"comments, {counts['message']} in messages")  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -122,6 +122,6 @@ def list_() -> None:
             problem, options = error, ""
         click.echo(f"  {name:16} {f'unavailable: {problem.reason}' if problem else 'available'}")
         if options:
-            click.echo(f"  {name + ':A+B…':16} any of {options}; `commbench doctor` tells more")
+            click.echo(f"  {name + ':A+B…':16} any of {options}; see `commbench doctor`")
     for kind in ("rule", "plot", "section", "report", "launcher"):
         click.echo(f"{kind}s\n  {', '.join(registry.names(kind))}")

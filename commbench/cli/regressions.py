@@ -252,7 +252,7 @@ def ab(
                 output=output,
                 command=shlex.join(["commbench", *ctx.meta[ARGUMENTS]]),
             )
-            _warn_of_change(arguments[0], experiment.environments)
+            _warn_if_changed(arguments[0], experiment.environments)
             with closing(experiments.measure(experiment)) as blocks:
                 seconds: list[float] = []
                 for block in blocks:
@@ -292,7 +292,7 @@ def _echo_error(line: str) -> None:
     click.echo(line, err=True)
 
 
-def _warn_of_change(name: str, environments: Mapping[str, Environment]) -> None:
+def _warn_if_changed(name: str, environments: Mapping[str, Environment]) -> None:
     """Warn if the commits have different versions of a script or suite, of which one is used."""
     from commbench.studies import commits
 

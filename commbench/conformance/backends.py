@@ -138,7 +138,7 @@ def _exchange_messages(backend: Backend, device: str, scratch: Path) -> set[str]
     wanted = {(layer, size) for layer in layers for size in _SIZES}
     assert seen >= wanted, f"no verified message of {sorted(wanted - seen)}"
     used = [record for record in records if isinstance(record, TransportUsed)]
-    assert used, "transport() told of no connection what carries it"
+    assert used, "no transport was recorded: transport() has to return that of a connection"
     for record in used:
         # The harness adds the layer before the evidence of the backend.
         assert all((record.transport, record.evidence.partition(": ")[2])), (

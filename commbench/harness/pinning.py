@@ -70,7 +70,7 @@ class Pinning(SchedulerPlugin):  # type: ignore[misc] # distributed is untyped
             self._homes |= homes
         scheduler.set_restrictions({key: self._restrictions[key] for key in new})
 
-    def workers_of_shuffle(self, scheduler: Any, choose: Any, spec: Any) -> Any:
+    def shuffle_workers(self, scheduler: Any, choose: Any, spec: Any) -> Any:
         """Return the worker of each output of a peer-to-peer shuffle.
 
         `choose` is the method of Dask's plugin that does so. It reads the workers of its scheduler
@@ -107,7 +107,7 @@ def activate(active: bool, dask_scheduler: Any) -> None:
     vars(shuffles).pop("_calculate_worker_for", None)
     if active:
         choose = shuffles._calculate_worker_for
-        shuffles._calculate_worker_for = partial(plugin.workers_of_shuffle, dask_scheduler, choose)
+        shuffles._calculate_worker_for = partial(plugin.shuffle_workers, dask_scheduler, choose)
     if plugin.error is not None:
         raise RuntimeError(f"tasks can't be pinned to workers: {plugin.error!r}")
 

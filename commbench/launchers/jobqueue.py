@@ -229,7 +229,7 @@ class JobCluster(LocalCluster):
         ids = ", ".join(str(job.job_id) for job in self._jobs)
         logs = self._launcher.log_directory(spec) or self._scratch
         hint = (
-            f"; the jobs are {ids} of {self._launcher.name}: {self._launcher.status_command} tells "
+            f"; the jobs are {ids} of {self._launcher.name}: {self._launcher.status_command} shows "
             f"why one waits, and their logs are in {logs}"
         )
         members.join(self, spec, protocol, self._deadline, hint)

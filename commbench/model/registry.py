@@ -77,11 +77,11 @@ def suites() -> dict[str, Path]:
 
 
 def _points(kind: str) -> EntryPoints:
-    return _points_of_kind(kind, tuple(sys.path))
+    return _group_points(kind, tuple(sys.path))
 
 
 @cache
-def _points_of_kind(kind: str, path: tuple[str, ...]) -> EntryPoints:
+def _group_points(kind: str, path: tuple[str, ...]) -> EntryPoints:
     # To select a group takes a millisecond: each compares all installed entry points.
     points: EntryPoints = _installed(path).select(group=f"commbench.{kind}s")
     return points

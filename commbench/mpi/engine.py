@@ -2,7 +2,7 @@
 
 MPI progresses only while it is called. The engine calls it in every iteration of the event loop
 while messages follow each other closely; then less and less often. Once nothing is pending, it
-tells the peers to ring (`Record.IDLE`), and calls MPI only every `SAFETY_S` until a doorbell rings.
+asks the peers to ring (`Record.IDLE`), and calls MPI only every `SAFETY_S` until a doorbell rings.
 """
 
 from __future__ import annotations

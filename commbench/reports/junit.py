@@ -52,10 +52,10 @@ def _case(run: Run, measured: Case) -> ElementTree.Element:
     ends, failures, summaries = (
         table[table["case_id"] == measured.id] for table in (run.ends, run.failures, run.costs)
     )
-    took = ends
+    timed = ends
     if run.is_user_code:
-        took = run.regions[run.regions["case_id"] == measured.id]
-    element = case(run.case_names[measured.id], measured.workload, took["seconds"].sum())
+        timed = run.regions[run.regions["case_id"] == measured.id]
+    element = case(run.case_names[measured.id], measured.workload, timed["seconds"].sum())
     n_failed = int((~ends["ok"].astype(bool)).sum())
     if n_failed or len(failures):
         first = next(iter(failures["message"]), "no reason was recorded")

@@ -8,7 +8,7 @@ import jinja2
 
 from commbench.analysis.run import Run
 from commbench.reports.figures import first_drawn
-from commbench.reports.html import opening_beside
+from commbench.reports.html import page_opening
 from commbench.reports.sections import heading, printable
 
 _TEMPLATE = """\
@@ -47,7 +47,7 @@ def render(run: Run) -> str:
     )
     return environment.from_string(_TEMPLATE).render(
         heading=heading(run),
-        opening=opening_beside(figure, run),
+        opening=page_opening(figure, run),
         figure=figure,
         image=base64.b64encode(figure.png).decode() if figure else "",
     )

@@ -403,7 +403,7 @@ def _more(run: Run) -> float:
         for c in run.comparisons
         if c.verdict == "inconclusive" and c.ratio > 0 and c.detectable < math.inf
     ]
-    return max([2.0, *((found / true) ** 2 for found, true in logs)])
+    return max([2.0, *((detectable / true) ** 2 for detectable, true in logs)])
 
 
 def _by_chance(run: Run) -> bool:

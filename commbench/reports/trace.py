@@ -52,7 +52,7 @@ def render(run: Run) -> str:
 
 def _case(run: Run, case: Case, sample: pd.Series[Any], first_process: int) -> Iterator[_Event]:
     """Yield the events of the iteration of a sample."""
-    same = partial(stats.in_iteration_of, sample)
+    same = partial(stats.iteration_rows, sample)
     tasks, fetches = same(run.tasks), same(run.transfers)
     loops, uses = same(run.worker_profiles), same(run.process_use)
     # Fetches have records of their senders and sizes, which the bars of the task stream lack.

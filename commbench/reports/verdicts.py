@@ -164,8 +164,8 @@ class ComparedRuns:
         if few:
             which = self._count if len(few) == len(self.comparisons) else f"{len(few)} of them"
             sentences.append(
-                f"{plural(min(few), 'launch')} can't decide {which}, whatever their times; "
-                f"{least} can"
+                f"{plural(min(few), 'launch')} can't decide {which}, however much their "
+                f"times differ; {least} can"
             )
         by_days = [c.sessions_ratio for c in undecided if c.sessions_ratio > 1 + c.min_effect]
         if by_days:

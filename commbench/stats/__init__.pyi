@@ -31,7 +31,7 @@ from .published import (
 from .selection import (
     case_labels,
     counted,
-    in_iteration_of,
+    iteration_rows,
     measured,
     outer_regions,
     timed,
@@ -55,7 +55,7 @@ from .worker_profile import profile_shares, worker_profiles, worker_times
 __all__ = [
     "CONFIDENCE", "LATENCY_MODES", "MIN_EFFECT", "MIN_LAUNCHES", "MIN_SESSIONS", "N_LOOKS",
     "PublishedComparison", "additions", "between", "case_labels", "comparisons", "costs", "counted",
-    "coverage", "drifts", "ended_by", "idle_cores", "imprecise", "in_iteration_of",
+    "coverage", "drifts", "ended_by", "idle_cores", "imprecise", "iteration_rows",
     "launch_medians", "least_launches", "link_bandwidths", "link_models",
     "load_bandwidths", "look", "machine", "measured", "measured_quantities", "median_interval",
     "moved_bytes", "n_missing_launches", "next_block", "outer_regions", "pair_bandwidths",

@@ -182,7 +182,7 @@ def _reason_not_to_fit(nbytes: np.ndarray[Any, Any]) -> str:
     if sizes[-1] < MIN_SPREAD * sizes[0]:
         return (
             f"the largest size is only {sizes[-1] / sizes[0]:.3g} times the smallest; latency and "
-            f"bandwidth can't be told apart below {MIN_SPREAD} times"
+            f"bandwidth can't be separated below {MIN_SPREAD} times"
         )
     return ""
 

@@ -108,7 +108,7 @@ def typical_sample(
     return samples.loc[(samples["seconds"] - medians[case.id]).abs().idxmin()]
 
 
-def in_iteration_of(sample: pd.Series[Any], table: pd.DataFrame) -> pd.DataFrame:
+def iteration_rows(sample: pd.Series[Any], table: pd.DataFrame) -> pd.DataFrame:
     """Return the rows of `table` that belong to the iteration of a sample."""
     here = (table["launch"] == sample["launch"]) & (table["iteration"] == sample["iteration"])
     return table[here & (table["case_id"] == sample["case_id"])]

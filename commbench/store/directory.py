@@ -62,7 +62,7 @@ class RunStore:
             path.mkdir(parents=True, exist_ok=True)
             if (path / "run.json").exists():
                 raise ResultsError(
-                    f"{path} holds a run already; to go on with it: "
+                    f"{path} already contains a run; to resume it: "
                     f"commbench run --resume {shlex.quote(str(path))}"
                 )
             _write_whole(path / "run.json", _text(manifest))

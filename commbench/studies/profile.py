@@ -257,7 +257,7 @@ class _FirstClient:
         def before(name: str) -> Any:
             def closed(client: Any, *args: Any, **kwargs: Any) -> Any:
                 # Its context may be left by an exception.
-                error = _error_of_block()
+                error = _current_error()
                 # A client may shut down the cluster of another one.
                 first = name == "shutdown" and watch._shares_cluster(client)
                 leaving = watch._client if first else client
@@ -277,7 +277,7 @@ class _FirstClient:
         def before_awaiting(name: str) -> Any:
             async def closed(client: Any, *args: Any, **kwargs: Any) -> Any:
                 if client._asynchronous and (context := watch._take(client)):
-                    await context.__aexit__(*_error_of_block())
+                    await context.__aexit__(*_current_error())
                 return await methods[name](client, *args, **kwargs)
 
             return closed
@@ -294,7 +294,7 @@ class _FirstClient:
             def closed(cluster: Any, *args: Any, **kwargs: Any) -> Any:
                 # In the event loop's thread, waiting for this one would be for ever.
                 if watch._is_connected_to(cluster) and not watch._client.asynchronous:
-                    watch._leave(watch._client, *_error_of_block())
+                    watch._leave(watch._client, *_current_error())
                 return close(cluster, *args, **kwargs)
 
             return closed
@@ -306,7 +306,7 @@ class _FirstClient:
                     # Another thread may have a loop of its own.
                     is_here = first.loop.asyncio_loop is asyncio.get_running_loop()
                     if is_here and (context := watch._take(first)):
-                        await context.__aexit__(*_error_of_block())
+                        await context.__aexit__(*_current_error())
                 return await close(cluster, *args, **kwargs)
 
             return closed
@@ -362,7 +362,7 @@ class _FirstClient:
         return context
 
 
-def _error_of_block() -> tuple[Any, Any, Any]:
+def _current_error() -> tuple[Any, Any, Any]:
     """Return the exception that leaves the block around a client, if it is no end of the script."""
     error = sys.exc_info()
     return (None, None, None) if isinstance(error[1], SystemExit) else error
@@ -728,8 +728,8 @@ class _Observer:
             if {*self._cluster.pids, *self._cluster.remote_processes} - spent.keys():
                 # Workers have joined.
                 spent = self._cluster.cpu_by_process() | spent
-        own_cpu_s = _spent(region.cpu_before, spent)
-        cpu_seconds = max(0.0, own_cpu_s - region.paused_cpu_s)
+        cluster_cpu_s = _spent(region.cpu_before, spent)
+        cpu_seconds = max(0.0, cluster_cpu_s - region.paused_cpu_s)
         sample = records.sample(
             region.launch, region.number, "workload", 0, region.started_at_s, seconds,
             cpu_seconds, verified=False, tool=_TOOL,
@@ -742,7 +742,7 @@ class _Observer:
         # The most important records come first.
         self._emit(outline)
         self._emit(sample)
-        if use := self._core_use(region, used, spent, elapsed_s, own_cpu_s):
+        if use := self._core_use(region, used, spent, elapsed_s, cluster_cpu_s):
             self._emit(use)
         self._switch()
         few: list[Record] = []
@@ -754,7 +754,7 @@ class _Observer:
 
     def _core_use(
         self, region: _Open, used: cores.Times | None, spent: Mapping[int | str, float],
-        elapsed_s: float, own_cpu_s: float,
+        elapsed_s: float, cluster_cpu_s: float,
     ) -> CoreUse | None:  # fmt: skip
         """Return how the region's processes and others used the cores, None if it is unknown."""
         before = region.cores_before
@@ -765,10 +765,10 @@ class _Observer:
             return None
         n_cores = len(region.core_numbers)
         began = conditions.Reading(conditions.LOCAL, 0.0, n_cores, before, 0.0)
-        ended = conditions.Reading(conditions.LOCAL, elapsed_s, n_cores, used, own_cpu_s)
+        ended = conditions.Reading(conditions.LOCAL, elapsed_s, n_cores, used, cluster_cpu_s)
         use = conditions.core_use(region.launch, began, ended)
         # Workers may be bound to other cores.
-        bound = use is not None and use.busy_cpu_seconds < 0.9 * own_cpu_s
+        bound = use is not None and use.busy_cpu_seconds < 0.9 * cluster_cpu_s
         # Others use the cores in the pauses of the region, too.
         seconds = elapsed_s - region.paused_s
         paused = region.paused_s > cores.MAX_OTHERS * seconds

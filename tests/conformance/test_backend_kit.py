@@ -127,7 +127,7 @@ LAUNCHED = {
     "a launch over mine failed: it broke": {"failed": True},
     "no verified message of": {"verified": False},
     r"no verified message of \[\('worker', 1\), \('worker', 100000\)\]": {"layers": LAYERS[:3]},
-    "told of no connection": {"evidence": None},
+    "no transport was recorded": {"evidence": None},
     "'something' by the evidence 'comm: '": {"evidence": ""},
 }
 

@@ -46,7 +46,7 @@ def test_jobs_beyond_the_cores_of_the_node_are_named_and_cancelled(line, environ
     assert ended.status == 1
     (failure,) = processes.records(ended.run, "Failure")
     assert "8 of 10 workers came within 20 s (--start-timeout); the jobs are " in failure["message"]
-    assert "squeue tells why one waits" in failure["message"]
+    assert "squeue shows why one waits" in failure["message"]
     processes.until(lambda: not slurm.queue(environ), "an empty queue")
 
 

@@ -67,7 +67,7 @@ def test_warm_up_is_excluded_counted_and_reported(recorded):
     assert (row.n_samples, row.n_warmup, len(run.samples)) == (180, 20, 200)
     assert row.max_s < 2
     first = next(tables(recorded([case], builders.ended(records))))
-    assert "20 of 200 samples, at the start of launches, were found to be warm-up" in first.note
+    assert "20 of 200 samples, at the start of launches, were detected as warm-up" in first.note
 
 
 @pytest.mark.parametrize(

@@ -290,7 +290,7 @@ class _Exchange:
         """Measure the pairs of each round at once, and those of the first round alone.
 
         If the size is `judged`, the slowest pairs, at most as many as there are members, fetch
-        again alone, which tells a slow link from one that had to share with other pairs.
+        again alone, to separate slow links from those that had to share with other pairs.
         """
         n_blocks = max(1, min(_ROUND_BLOCKS, _ROUND_BYTES // size))
         halves = [*self._halves(n_blocks)]

@@ -33,7 +33,7 @@ PRELOAD = "commbench.machine.gpu.preload"
 PACKAGES = {
     "cupy": "the arrays are CuPy's",
     "rmm": "Dask receives GPU memory into RMM's",
-    "numba": "Dask needs it beside RMM",
+    "numba": "Dask needs it to use RMM",
 }
 """The packages that every measurement of GPU memory needs, by import name, and why."""
 _ELSEWHERE = "run on a machine with GPUs, or with the device cpu"

@@ -173,7 +173,7 @@ def plot_communication(run: Run) -> Figure | None:
         "What each worker does in a typical iteration",
         "Receiving = at least one transfer into the worker is under way. In tasks = at least one of"
         " its threads is in a task: it computes, waits for a core or is blocked, which"
-        " worker-profile tells apart. Each bar is one real iteration, the one whose duration is"
+        " worker-profile separates. Each bar is one real iteration, the one whose duration is"
         " nearest to the median of the launches' medians.",
         note, bar_in=0.1, least_in=1.7,
     )  # fmt: skip
@@ -213,7 +213,7 @@ def _plot_typical_iterations(
     medians = run.summaries.drop_duplicates("case_id").set_index("case_id").median_s
     blocks = {
         name: [
-            (case, stats.in_iteration_of(sample, times))
+            (case, stats.iteration_rows(sample, times))
             for case in cases
             if (sample := stats.typical_sample(run, case, times)) is not None
         ]

@@ -55,7 +55,7 @@ def render(run: Run) -> str:
     below = {table.title for part in sections for table in part.tables}
     opening = [
         part
-        for part in opening_beside(first, run, warns=False)
+        for part in page_opening(first, run, warns=False)
         if isinstance(part, str) or part.title not in below
     ]
     if not opening:
@@ -78,7 +78,7 @@ def render(run: Run) -> str:
     )
 
 
-def opening_beside(figure: Drawing | None, run: Run, *, warns: bool = True) -> list[str | Table]:
+def page_opening(figure: Drawing | None, run: Run, *, warns: bool = True) -> list[str | Table]:
     """Return the parts of the opening, without bars of text below a figure of times."""
     is_drawn = figure is not None and figure.name == _TIMES
     return [

@@ -296,7 +296,7 @@ def labels(run: Run, table: pd.DataFrame) -> list[str]:
 
 
 def variants_title(run: Run) -> str:
-    """Return the title of the column that tells apart the cases that are compared."""
+    """Return the title of the column that distinguishes the compared cases."""
     only_backends = all(case.varied == ("backend",) for case in run.suite.cases)
     return "backend" if only_backends else "setting"
 
@@ -370,6 +370,6 @@ def warmup(group: pd.DataFrame) -> str:
     if not n_warmup:
         return ""
     return (
-        f" {n_warmup} of {n_warmup + n_samples} samples, at the start of launches, were found to be"
+        f" {n_warmup} of {n_warmup + n_samples} samples, at the start of launches, were detected as"
         " warm-up and don't count."
     )

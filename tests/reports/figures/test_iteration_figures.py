@@ -23,7 +23,7 @@ def tick_labels(axes):
 
 def typical(run, table):
     (case,) = run.suite.cases
-    return stats.in_iteration_of(stats.typical_sample(run, case, table), table)
+    return stats.iteration_rows(stats.typical_sample(run, case, table), table)
 
 
 # --- communication -----------------------------------------------------------------------------
