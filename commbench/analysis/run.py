@@ -239,7 +239,7 @@ class Run:
 
     @cached_property
     def findings(self) -> tuple[model.Finding, ...]:
-        """What slows the cases down, and what helps: case by case, the largest effect first."""
+        """Causes of slowness and their remedies: case by case, the largest effect first."""
         return tuple(self._diagnosis[0])
 
     @property

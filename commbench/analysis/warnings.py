@@ -42,7 +42,7 @@ _SPREADS = {
         "more --iterations, or find out what disturbs them",
     ),
 }
-"""What spreads, in full and in short, and the remedy, by the column of ``stats.spreads``."""
+"""The spreading quantity, in full and in short, and the remedy, by column of ``stats.spreads``."""
 MAX_CHANCE, MIN_DRIFT = 0.01, 0.05
 """The maximum p-value and the minimum relative change of a drift."""
 MIN_CLOCK_STEPS = 100

@@ -80,7 +80,7 @@ class Backend(ABC):
     choices: ClassVar[tuple[str, ...]] = ()
     """The options that ``list`` and ``doctor`` show, any of which can be combined."""
     without_options: ClassVar[str] = ""
-    """What to do instead of giving options, as the end of a sentence."""
+    """The alternative to options, as the end of a sentence."""
     tuned: ClassVar[frozenset[str]] = frozenset()
     """The options that its documentation recommends; none if they are the default."""
     twin: str = ""
@@ -90,8 +90,7 @@ class Backend(ABC):
     plain: ClassVar[str] = ""
     """The backend that does the same without encryption, if this one encrypts."""
     has_secrets: ClassVar[bool] = False
-    """Whether its settings are secret: commands and job scripts, which others can read, have them.
-    """
+    """Whether its settings are secret, so that launchers on several hosts refuse it."""
     key_variable: ClassVar[str] = ""
     """A variable with a key that all processes need; commands and job scripts leave it out."""
     before_cuda: ClassVar[str] = ""

@@ -195,7 +195,7 @@ class _Remaining:
         self._ended: dict[str, list[float]] = {}
 
     def after(self, end: LaunchEnd) -> str:
-        """Return how long the others take when this one has ended; empty if there are none."""
+        """Return the estimated time left after a launch has ended; empty after the last."""
         self._counts[end.case_id] -= 1
         self._ended.setdefault(end.case_id, []).append(end.seconds)
         known = {case_id: mean(seconds) for case_id, seconds in self._ended.items()}

@@ -231,7 +231,7 @@ def _resume(given: dict[str, Any]) -> int:
 
 
 def _missing(store: RunStore, given: dict[str, Any]) -> list[Launch]:
-    """Return the missing launches of a run, whose manifest gets what is `given`."""
+    """Return the missing launches of a run, and write the options `given` into its manifest."""
     from commbench.analysis.comparability import environments
     from commbench.harness.cases import plan
     from commbench.machine import environment

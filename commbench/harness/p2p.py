@@ -115,7 +115,7 @@ class BatchLog(WorkerPlugin):  # type: ignore[misc]
 
 
 def _nbytes(data: Any) -> int:
-    """Return the size of shards without that of the lists and tuples that they are in.
+    """Return the bytes of shards, excluding their lists and tuples.
 
     For long lists Dask's ``sizeof`` is an estimate.
     """

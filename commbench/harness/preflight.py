@@ -1,4 +1,4 @@
-"""What to expect of a run, before anything starts: its duration, and what will fail.
+"""The estimated duration of a run, and warnings of problems, before anything starts.
 
 The constants are those of a virtual machine with two cores, and right within a factor of three.
 """
@@ -24,20 +24,20 @@ from commbench.workloads.base import (
 )
 
 _LAUNCH_SECONDS = 4.0
-"""Of starting Python and a scheduler, measuring their idle cost, and ending them."""
+"""Time to start Python and a scheduler, measure their idle cost, and end them."""
 _LAYER_SECONDS = 1.0
-"""Of starting the peer of a layer of pingpong."""
+"""Time to start the peer of a layer of pingpong."""
 _WORKER_SECONDS = 0.5
 """The CPU time that a worker takes to start and to end."""
 _CALL_SECONDS = 0.05
-"""Of the requests to a worker for one size of all-to-all."""
+"""Time of the requests to a worker for one size of all-to-all."""
 _ROUND_SECONDS = 0.04
-"""Of a round in one direction: fetches, their verification, and requests to the workers."""
+"""Time of a round in one direction: fetches, their verification, and requests to workers."""
 _MESSAGE_SECONDS, _SECONDS_PER_BYTE = 3e-3, 3e-9
-"""Of a fetch between workers and its verification."""
+"""Time of a fetch between workers and its verification."""
 _SMALL_MESSAGE_SECONDS = 3e-4
 _GPU_SECONDS = 4.0
-"""Of importing CuPy and creating a CUDA context, on a machine with an H200."""
+"""Time to import CuPy and create a CUDA context, on a machine with an H200."""
 _CROWDED = 4
 """The processes per core from which on starting them takes long."""
 
@@ -90,14 +90,14 @@ def _iteration_seconds(workload: Workload, n_workers: int) -> float:
 
 
 def _processes_and_cores_here(case: Case) -> tuple[int, float]:
-    """Return the workers' processes, and this host's cores, or 0 if workers may be elsewhere."""
+    """Return the number of workers' processes, and of this host's cores (0 with other hosts)."""
     launcher = registry.load("launcher", case.cluster.launcher)
     n_cores = None if launcher.remote(case.cluster) else cores.usable(environment.cpu(Path("/")))
     return launcher.n_processes(case.cluster), n_cores or 0
 
 
 def describe(suite: Suite, stopping: Stopping | None) -> Iterator[str]:
-    """Yield the estimated duration of a run of `suite`, and a warning for what will go wrong."""
+    """Yield the estimated duration of a run of `suite`, and warnings of foreseeable problems."""
     seconds = [(case, launch_seconds(case)) for case in suite.cases]
     if stopping is None:
         n_launches = sum(case.launches for case in suite.cases)

@@ -1,4 +1,4 @@
-"""What workers do when their memory is full: write values to disk, and pause."""
+"""Counters of what full workers do: write values to disk, and pause."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ async def introduce(addresses: Collection[str], dask_worker: Any) -> None:
     Parameters
     ----------
     addresses
-        Those of the workers.
+        The addresses of the workers.
     """
     if (meter := dask_worker.plugins.get(WireMeter.name)) is not None:
         await meter.introduce(dask_worker.rpc, addresses)

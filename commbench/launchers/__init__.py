@@ -1,1 +1,1 @@
-"""How the processes of a cluster come to be."""
+"""Launchers, which start the processes of a cluster."""

@@ -45,7 +45,7 @@ class RunningCluster(ABC):
     pids: tuple[int, ...]
     """The processes of the cluster on this host, including the client's."""
     foreign_pids: tuple[int, ...] = ()
-    """Those of `pids` that are not descendants of this process."""
+    """The processes in `pids` that are not descendants of this process."""
     remote_members: frozenset[str] = frozenset()
     """The addresses of workers on other hosts or in containers, and `SCHEDULER` if it is there."""
     remote_processes: frozenset[str] = frozenset()

@@ -93,7 +93,7 @@ class JobLauncher(Launcher):
         self.script(spec, backend.protocol, Path(), {})
 
     def scheduler_options(self) -> dict[str, Any]:
-        """Return what Dask's configuration has for the scheduler of this queue's clusters."""
+        """Return the scheduler's options of this queue in Dask's configuration."""
         import dask
 
         return dict(dask.config.get(f"jobqueue.{self.name}.scheduler-options", {}))

@@ -223,5 +223,5 @@ def _ranks(variables: Sequence[Mapping[str, str]], rank: Sequence[str | Path]) -
 
 
 def _version(mpiexec: str) -> str:
-    """Return what ``mpiexec`` prints as its version, or why it prints none."""
+    """Return the version that ``mpiexec`` prints, or the reason why it prints none."""
     return "".join(environment.run_tool((mpiexec, "--version"), _VERSION_SECONDS))

@@ -36,7 +36,7 @@ _VARIABLES = (
 )
 """Those of no backend: backends have ``packages`` and ``variables``, too."""
 SECRETS = re.compile("TOKEN(?!IZE)|SECRET|PASS|AUTH|CREDENTIAL|MPI__KEY", re.IGNORECASE)
-"""What the names of variables with secrets contain: Dask reads any setting from a variable."""
+"""The pattern of names of variables with secrets: Dask reads any setting from a variable."""
 # The last one has a whole configuration in base64.
 _NOT_SHOWN = re.compile(f"{SECRETS.pattern}|KEY|INHERIT_CONFIG", re.IGNORECASE)
 _GPU_QUERY = "--query-gpu=index,name,uuid,pci.bus_id,memory.total,driver_version"

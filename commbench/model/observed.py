@@ -337,7 +337,7 @@ class LongTurn(_IterationRecord, table="long_turns"):
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessUse(_IterationRecord, table="process_use", in_parts=True):
-    """What a process used between two readings of Dask's system monitor, half a second apart.
+    """The use of a process between two readings of Dask's system monitor, half a second apart.
 
     ``n_cores`` is its CPU time over the time between the readings, and ``memory_bytes`` its
     resident memory at the second one. ``worker`` is a worker's name or ``"scheduler"``. The times

@@ -86,7 +86,7 @@ class Channel:
     engine, communicator, rank
         As given.
     send, flush
-        Those of the sender.
+        The methods of the sender.
     """
 
     def __init__(

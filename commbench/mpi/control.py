@@ -62,7 +62,7 @@ def wake(waiter: asyncio.Future[None] | None) -> None:
 
 
 class RecordHandler(Protocol):
-    """What records are passed to: the channel."""
+    """The receiver of records: the channel."""
 
     def on_record(self, record: Record, count: int) -> None:
         """Handle a record from the peer."""
@@ -81,12 +81,12 @@ class Control(asyncio.Protocol):
     on_made
         Called with the connection once it is made.
     key
-        Of the HMAC in the handshake's messages.
+        The key of the HMAC in the handshake's messages.
 
     Attributes
     ----------
     error
-        Why the connection is gone, if it is.
+        The reason why the connection is gone, if it is.
     on_closed
         Called when the connection is gone, if given.
     keep_open

@@ -42,7 +42,7 @@ SAFETY_S = 0.5
 
 
 class Watched(Protocol):
-    """What the engine polls for: a channel."""
+    """The interface of a channel to the engine, which polls for it."""
 
     spin_until: float
 

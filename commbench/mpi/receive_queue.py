@@ -42,11 +42,11 @@ _N_SLOTS, _SLOT_BYTES, _FIRST_SLOT = 256, 128, 192
 """UCX's default size of the queue, and where its slots begin."""
 _QUEUE_BYTES = _FIRST_SLOT + _N_SLOTS * _SLOT_BYTES
 _HEADER_BYTES = 28
-"""Of a slot; the rest is zero until the slot is used."""
+"""The first bytes of a slot; the rest is zero until the slot is used."""
 _CACHE_LINE_BYTES = 64
 _PID_OFFSET = 136
 _SEGMENT_OFFSET = 4
-"""Where a slot names the segment for what does not fit in it."""
+"""Offset of the name of the segment with what does not fit into a slot."""
 _WRITTEN, _INLINE = 1, 2
 """Flags of a slot. That for *written* is set in every other round through the queue."""
 _UNKNOWN = -1

@@ -1,4 +1,4 @@
-"""What MPI has been asked to send or receive and has not completed.
+"""Sends and receives that MPI has begun and not completed.
 
 `Transfers` decides which transfer is tested next, and which receive is posted.
 """
@@ -52,7 +52,7 @@ class Transfer:
     buffers
         Kept until the requests are complete.
     nbytes
-        Of all of them.
+        The bytes of all requests.
     receives
         Whether they receive: within a host that is where the work of a large message is done.
     on_done

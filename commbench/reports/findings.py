@@ -42,7 +42,7 @@ def largest(run: Run, most: int, only: Collection[str] = ()) -> list[list[Findin
 
 
 def _cause(run: Run, finding: Finding) -> tuple[str, str]:
-    """Return what findings with one cause have in common."""
+    """Return the key that findings with one cause share."""
     several = sum(
         (each.case_id, each.rule) == (finding.case_id, finding.rule) for each in run.findings
     )

@@ -31,7 +31,7 @@ _FEW = 0.15
 
 
 class LinkReport:
-    """What a run of the workload ``links`` says about the links between hosts, or workers."""
+    """The judgement of a run of the workload ``links`` on the links between hosts, or workers."""
 
     def __init__(self, run: Run) -> None:
         self.run = run

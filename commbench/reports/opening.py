@@ -187,7 +187,7 @@ def _each(run: Run, row: Any) -> str:
 
 
 def _waits(run: Run, row: Any) -> str:
-    """Return how often a region was entered, and what its task threads did most of the time.
+    """Return the number of entries into a region, and the main states of its task threads.
 
     Of a region with others in it, return these.
     """
@@ -223,7 +223,7 @@ def _sentence(
     advises: bool = True,
     intervals: bool = False,
 ) -> str:
-    """Return which of the cases to use, or if not `advises`, which are the fastest.
+    """Return the sentence on the cases to use, or if not `advises`, on the fastest ones.
 
     Parameters
     ----------
@@ -304,7 +304,7 @@ def _warnings(run: Run, explained: Collection[tuple[str, str]]) -> Iterator[str]
 
 
 def _differences(compared: Sequence[Comparison]) -> str:
-    """Return what comparisons of equal backends find, which should be nothing."""
+    """Return the differences that comparisons of equal backends show, which should be none."""
     if min(c.n_launches for c in compared) < MIN_LAUNCHES:
         return f"it takes {MIN_LAUNCHES} launches to compare them"
     differ = [c for c in compared if c.verdict in ("faster", "slower")]
@@ -321,7 +321,7 @@ def _differences(compared: Sequence[Comparison]) -> str:
 
 
 def next_steps(run: Run) -> str:
-    """Return what to do next, a command per line."""
+    """Return the next steps, a command per line."""
     return "\n".join([NEXT, *(f"  {what}: {how}" for what, how in _steps(run))])
 
 

@@ -60,7 +60,7 @@ class ComparedRuns:
 
     @property
     def outcome(self) -> str:
-        """``slower`` if a case is that, else ``undecided`` if one is that, else ``not slower``."""
+        """``slower`` if any case is slower, else ``undecided`` if any is, else ``not slower``."""
         if self.with_verdict("slower"):
             return "slower"
         if self.with_verdict("inconclusive") or self.without_control or not self.comparisons:
@@ -156,7 +156,7 @@ class ComparedRuns:
         return [*lines, *self._other_bytes()]
 
     def _remedy(self) -> str:
-        """Return what can decide the undecided cases, and whether they pass."""
+        """Return the ways to decide the undecided cases, and whether these pass."""
         undecided = self.with_verdict("inconclusive")
         least = stats.least_launches(len(self.comparisons))
         few = [c.n_launches for c in undecided if c.n_launches < least]
@@ -290,7 +290,7 @@ class ComparedRuns:
 
     @property
     def warnings(self) -> list[str]:
-        """What differs between the runs, and what disturbed either."""
+        """Differences between the runs, and disturbances of either."""
         # A difference may be that of what disturbed either run.
         runs = self.baseline, self.candidate
         first, second = map(warnings.disturbances, runs)

@@ -171,7 +171,7 @@ def _without_contradicted(
 
 
 def _task(case: Case) -> tuple[str, str, str]:
-    """Return what cases have in common that are compared."""
+    """Return the properties that cases must share to be compared."""
     return case.workload, repr(sorted(case.params.items())), repr(case.common_cluster.measured())
 
 
@@ -221,7 +221,7 @@ def relative_to(control: str, every: Iterable[Side]) -> list[Side]:
 def without_control(
     control: str, baseline: Run, candidate: Run, same: Mapping[str, str]
 ) -> list[Side]:
-    """Return the sides of `baseline` that both runs measured, but one without the control.
+    """Return the sides of `baseline` that both runs have, but whose control is missing in one.
 
     The control's sides are none of them. The other parameters are those of `between`.
     """

@@ -1,4 +1,4 @@
-"""Scaling: what more workers make of the time, for the same work (strong) or for more (weak)."""
+"""Strong and weak scaling: efficiency by number of workers."""
 
 from __future__ import annotations
 

@@ -268,7 +268,7 @@ def coverage(run: Run) -> pd.DataFrame:
 
 
 def shuffles(run: Run) -> pd.DataFrame:
-    """Return what each P2P shuffle moved between different workers, and where its time went.
+    """Return the bytes of each P2P shuffle between different workers, and the parts of its time.
 
     Returns
     -------

@@ -144,12 +144,12 @@ def without_repeats(pairs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _overlap(pairs: pd.DataFrame) -> pd.Series[bool]:
-    """Return which pairs have batches that share a link; only together they have its bandwidth."""
+    """Return a mask of the pairs with batches that share a link, so each has a part of its rate."""
     return (pairs["channel"] == "p2p") & (pairs["concurrency"] >= _MAX_CONCURRENCY)
 
 
 def _is_slow_again(table: pd.DataFrame, run: Run) -> pd.Series[bool]:
-    """Return which rows of `table` have a cause that is slow alone, too, or is not known alone."""
+    """Return a mask of the rows whose cause is slow alone, too, or was not measured alone."""
     names = [*_GROUP, "src", "dst", "q50_Bps"]
     rates = run.pairs.loc[run.pairs["channel"].isin([ALONE, AGAIN]), names]
     rates = rates.astype(dict.fromkeys(names[:-1], "str"))
@@ -269,7 +269,7 @@ def _slow_in_group(group: pd.DataFrame, run: Run, both_ways: bool, *, is_cut: bo
 
 
 def slow_parts(src: Array, dst: Array, logs: Array) -> tuple[Array, Array, Array]:
-    """Return which workers send slowly, which receive slowly, and what that leaves of each pair.
+    """Return masks of slow senders and of slow receivers, and the remaining time of each pair.
 
     Parameters
     ----------
@@ -353,7 +353,7 @@ def _is_real(effect: Array, worker: Array, rest: Array, noise: float) -> Array:
 
 
 def outliers(values: Array, counts: Array | None = None) -> Array:
-    """Return which of the values, logarithms of times, are too large for chance; shape (n,).
+    """Return a mask of the values, logarithms of times, that are too large for chance; shape (n,).
 
     Parameters
     ----------

@@ -31,7 +31,7 @@ NO_TASKS = ("scheduler", "client")
 """The processes that run no tasks."""
 _LOOP_CONTEXTS = ("gather-dep", "get-data")
 _P2P_WAIT = "p2p-comms-limiter"
-"""What Dask calls the wait of a P2P shuffle's task for earlier bytes to be sent."""
+"""Dask's name for the wait of a P2P shuffle's task for earlier bytes to be sent."""
 _WORKS = 0.05
 """The share of an idle period in which task threads that work want a core."""
 _STAY = 0.9
@@ -109,7 +109,7 @@ def worker_profiles(run: Run) -> pd.DataFrame:
 
 
 def _without_changing_workers(processes: pd.DataFrame, run: Run) -> pd.DataFrame:
-    """Leave out the workers of windows in which many others have no times of threads."""
+    """Drop the workers of iterations in which many workers joined or left."""
     workers = processes[~processes["worker"].isin(NO_TASKS)]
     seen = pd.concat([workers, run.log_counts[_KEY], run.tasks[_KEY].drop_duplicates()])
     timed, every = (each.groupby(_KEY[:3]).size() for each in (workers, seen.drop_duplicates()))
@@ -227,7 +227,7 @@ def _task_accounts(
 
 
 def _spans(processes: pd.DataFrame, run: Run) -> pd.DataFrame:
-    """Return the seconds of tasks, failed ones, any fetch, and tasks in a fetch, per process."""
+    """Return the seconds in tasks, failed tasks, fetches, and tasks during fetches, by process."""
     columns = ["in_tasks_s", "erred_s", "fetching_s", "both_s"]
     if processes.empty:
         # A run without a profile may have millions of transfers.
@@ -253,7 +253,7 @@ def _fetches_and_tasks(run: Run) -> tuple[Spans, Spans]:
 
 
 def is_barrier(tasks: pd.DataFrame) -> pd.Series[bool]:
-    """Return which tasks only wait until all bytes of a P2P shuffle have arrived."""
+    """Return a mask of the tasks that only wait until all bytes of a P2P shuffle have arrived."""
     names = tasks["name"]
     return names.isin([name for name in names.unique() if str(name).startswith("shuffle-barrier")])
 
@@ -265,7 +265,7 @@ def idle_demand(threads: pd.DataFrame) -> pd.Series[float]:
 
 
 def is_idle(threads: pd.DataFrame) -> pd.Series[bool]:
-    """Return which rows of ``Run.threads`` have an idle period in which no task ran."""
+    """Return a mask of the rows of ``Run.threads`` with an idle period in which no task ran."""
     windows = pd.MultiIndex.from_frame(threads[_KEY[:3]])
     works = (threads["role"] == "tasks") & (idle_demand(threads) > _WORKS)
     return (threads["idle_seconds"] > 0) & ~windows.isin(windows[works])

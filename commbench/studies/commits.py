@@ -143,7 +143,7 @@ def _make(commit: str, install: str, show: Callable[[str], None]) -> Path:
 
 
 def _content(source: Path, install: str) -> str:
-    """Return what the environment of a worktree depends on, besides its commit."""
+    """Return the dependencies of a worktree's environment other than its commit."""
     install = f"{sys.version}\n{install}"
     if _name(source) == "commbench":
         return install
@@ -184,7 +184,7 @@ def _name(source: Path) -> str:
 
 
 def _commbench() -> str:
-    """Return what pip installs this commbench from."""
+    """Return the source from which pip installs this commbench."""
     distribution = metadata.distribution("commbench")
     origin = json.loads(distribution.read_text("direct_url.json") or "{}")
     if not origin:

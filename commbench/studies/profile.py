@@ -354,7 +354,7 @@ class _FirstClient:
             context.__exit__(*error)
 
     def _take(self, client: Any) -> Context | None:
-        """Return the context of `client`, once."""
+        """Remove and return the context of `client`, or None if it is already removed."""
         # A child that the script forks has no event loop.
         if client is not self._client or os.getpid() != self.pid:
             return None
@@ -370,7 +370,7 @@ def _current_error() -> tuple[Any, Any, Any]:
 
 @dataclass
 class _Raised:
-    """What a block raised."""
+    """The exception that a block raised."""
 
     error: BaseException | None = None
 
@@ -543,7 +543,7 @@ class _Open:
     profiler: Profiler | None
     spilled: dict[str, tuple[int, int]]
     offset_s: float
-    """By which the scheduler's clock is ahead."""
+    """The seconds by which the scheduler's clock is ahead."""
     known: Set[str]
     """The workers that had joined when the region began, by address."""
     cpu_before: dict[int | str, float] = field(default_factory=dict)
@@ -756,7 +756,7 @@ class _Observer:
         self, region: _Open, used: cores.Times | None, spent: Mapping[int | str, float],
         elapsed_s: float, cluster_cpu_s: float,
     ) -> CoreUse | None:  # fmt: skip
-        """Return how the region's processes and others used the cores, None if it is unknown."""
+        """Return the use of the cores by the region's and other processes, None if unknown."""
         before = region.cores_before
         # The CPU time of a process that has ended would seem to be that of others.
         lost = any(spent.get(process, 0.0) < cpu_s for process, cpu_s in region.cpu_before.items())

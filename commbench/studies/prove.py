@@ -44,7 +44,7 @@ class Proof:
 
 
 def plan(run: Run, most: int, backend: str = "") -> Proof:
-    """Return what to measure for a run: remedies of one case, the largest effect first.
+    """Return the remedies of a run's case to measure, the largest effect first.
 
     Remedies that the run has measured are left out, unless it has measured all.
 

@@ -24,7 +24,7 @@ class Context:
     seed: int
     threads_per_worker: int = 1
     memory_limit_bytes: int = 0
-    """That of each worker; 0 if it has none, or a share of its host's memory."""
+    """The memory limit of each worker; 0 if it has none, or a share of its host's memory."""
 
 
 _GPU_SPEEDUP = 20.0
@@ -84,7 +84,7 @@ class Workload(ABC):
     summary: ClassVar[str]
     """One line for ``commbench list``."""
     stresses: ClassVar[str] = "other"
-    """What it stresses, under which ``commbench list`` shows it: ``"messages"``, ``"all pairs"``,
+    """The heading of ``commbench list`` under which it is: ``"messages"``, ``"all pairs"``,
     ``"arrays"``, ``"frames"``, ``"one to many"``, ``"scheduler"``, ``"memory"`` or another."""
     defaults: ClassVar[Mapping[str, int]] = {}
     """Defaults of launches, iterations, warm-ups and ``timeout_s`` that differ from ``Case``."""

@@ -98,7 +98,7 @@ def _echo(number: int) -> int:
 async def _connections(
     client: Any, address: str, numbers: Sequence[int], at_once: bool
 ) -> list[list[int]]:
-    """Return what comes back over a new connection for each number."""
+    """Return the answer over a new connection for each number."""
 
     async def over_new_connection(number: int) -> list[int]:
         from distributed.core import connect, send_recv

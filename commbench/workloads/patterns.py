@@ -34,7 +34,7 @@ _PERIOD = 3
 _COLUMNS_PER_THREAD = 4
 _PAIR_BYTES = 16
 _OVERHEAD_SECONDS = 1e-3
-"""What Dask adds to the time of a task, roughly."""
+"""Dask's approximate overhead per task."""
 
 
 class Patterns(ClusterWorkload):

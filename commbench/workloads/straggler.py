@@ -56,7 +56,7 @@ class Straggler(ClusterWorkload):
 
     @property
     def payload_bytes(self) -> int:
-        """What the straggler sends."""
+        """The bytes that the straggler sends."""
         return (self.context.n_workers - 1) * int(self.params.steps) * int(self.params.size)
 
     @property

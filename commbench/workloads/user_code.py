@@ -109,7 +109,7 @@ class UserCode(ClusterWorkload):
                 self._function = getattr(module, source.function)
 
     def build(self) -> None:
-        """Return nothing: the function builds its graphs. Release what the last call left."""
+        """Collect garbage of the last call; the user's function builds its graphs itself."""
         gc.collect()
 
     def compute(self, client: Any, graph: Any) -> Any:
@@ -352,7 +352,7 @@ def _is_run_at_import(statement: ast.stmt) -> bool:
 
 
 def _imported(tree: ast.Module) -> dict[str, str]:
-    """Return what each name stands for, such as ``distributed.Client`` or ``__main__.Client``."""
+    """Return the full name of each name, such as ``distributed.Client`` or ``__main__.Client``."""
     imported = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import | ast.ImportFrom):

@@ -177,7 +177,7 @@ def tasks_kept(client: Any) -> range:
 def collect(
     launch: Launch, iteration: int, tasks: range, cluster: RunningCluster
 ) -> Iterator[Record | Batch]:
-    """Yield what workers have logged since the last call or ``drain``, and these `tasks`.
+    """Yield the workers' logs since the last call or ``drain``, and these `tasks`.
 
     What ends meanwhile is left for the next call.
     """
@@ -196,7 +196,7 @@ def collect(
 def spills(
     launch: Launch, sample: Sample, before: dict[str, tuple[int, int]], cluster: RunningCluster
 ) -> Iterator[Record]:
-    """Yield what workers have spilled since ``spill.written`` returned `before`.
+    """Yield the values that workers have spilled since ``spill.written`` returned `before`.
 
     Their pauses count within the `sample`.
     """

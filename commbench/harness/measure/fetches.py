@@ -49,7 +49,7 @@ _BUSY_SECONDS = 0.15
 """The time that Dask waits before it asks a busy sender again."""
 _N_KEYS = 2
 _ROUND_BYTES, _ROUND_BLOCKS, _ROUND_SECONDS = 32 << 20, 20, 0.1
-"""What is enough for a pair in a round: bytes, blocks, or time."""
+"""Limits of a pair in a round: bytes, blocks, or time."""
 _SUSPICIOUS = 1.3
 """The time over that of the median pair of a sweep from which a pair fetches again alone."""
 
@@ -539,7 +539,7 @@ async def at_once(
 
 
 async def echo(asked: Mapping[str, Sequence[str]], dask_worker: Any) -> list[float]:
-    """Return the seconds until each worker that it asks has answered; runs on a worker.
+    """Return the seconds of an empty request to each of some workers; runs on a worker.
 
     `asked` has the addresses to which each worker sends an empty request.
     """

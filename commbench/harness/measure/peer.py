@@ -113,7 +113,7 @@ class Peer:
 
     @property
     def name(self) -> str:
-        """What errors call it."""
+        """The peer's name in error messages."""
         return f"peer on {self.host}" if self.host else "peer"
 
     def cpu_seconds(self) -> float:

@@ -383,7 +383,7 @@ def _totals(
 
 
 def monitored(since_s: float, until_s: float, dask_worker: Any = None) -> list[dict[str, Any]]:
-    """Return what Dask's system monitor has read in a period, as fields of `ProcessUse`.
+    """Return the readings of Dask's system monitor in a period, as fields of `ProcessUse`.
 
     All times are on the scheduler's clock.
     """
@@ -542,7 +542,7 @@ class _Use(NamedTuple):
 
 
 class _Reading(NamedTuple):
-    """The counters of one process, and at `clock` the times of its threads and of all it had."""
+    """The counters, the threads' times and the CPU time of a process, at the time `clock`."""
 
     counters: dict[str, Any]
     clock: float

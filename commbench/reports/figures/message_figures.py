@@ -119,7 +119,7 @@ def _meaning(run: Run, points: pd.DataFrame) -> str:
 
 
 def _not_halved(points: pd.DataFrame) -> str:
-    """Return what a time is at layers where it is not half a round trip."""
+    """Return the meaning of times at layers where they aren't half round trips."""
     texts = {"memcpy": " memcpy: one copy.", "worker": " worker: a fetch, not halved."}
     return "".join(text for layer, text in texts.items() if (points["layer"] == layer).any())
 

@@ -40,7 +40,7 @@ LETTER_IN = 0.062
 NAMED_LANES = 24
 """The maximum lanes that are high enough for names."""
 KEYS = "123456789"
-"""What stands for the names of the tasks that take most of the time."""
+"""Placeholders for the names of the tasks that take most of the time."""
 
 
 @style.styled

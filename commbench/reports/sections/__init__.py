@@ -98,14 +98,14 @@ def sections() -> list[Section]:
 
 
 class Reading(str):
-    """What to read in a figure and what not to conclude, which Jupyter shows as Markdown."""
+    """Advice on how to read a figure, and what not to conclude, shown by Jupyter as Markdown."""
 
     def _repr_markdown_(self) -> str:
         return self
 
 
 def reading(figure: str) -> Reading:
-    """Return what to read in the figure of this name, and what not to conclude from it.
+    """Return how to read the figure of this name, and conclusions that it doesn't allow.
 
     Raises
     ------

@@ -60,7 +60,7 @@ def tables(run: Run) -> Iterator[Table]:
 
 
 def resolution(run: Run) -> str:
-    """Return what differences the run can find, and whether its problem is a small one."""
+    """Return the smallest differences that the run can show, and whether its problem is small."""
     rule = run.manifest.stopping
     small = "Its problem is small (--quick): at full size, another backend may be the fastest."
     is_small = bool(rule and rule.quick and run.comparisons)

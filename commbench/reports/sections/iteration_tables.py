@@ -362,7 +362,7 @@ def _parts(run: Run) -> pd.DataFrame:
 def _cause(
     parts_s: pd.DataFrame, backends: Mapping[str, str], comparisons: Sequence[Comparison]
 ) -> str:
-    """Return what threads do for longer over the slowest backend than over the first good one.
+    """Return the states that last longer with the slowest backend than with the first good one.
 
     Parameters
     ----------
@@ -371,7 +371,7 @@ def _cause(
     backends
         Names of backends by case id.
     comparisons
-        Those of backends; if no difference is significant, the result is empty.
+        Comparisons of backends; if no difference is significant, the result is empty.
     """
     ratios = slowdowns(
         c for c in comparisons if {c.baseline_id, c.candidate_id} <= {*parts_s.index}

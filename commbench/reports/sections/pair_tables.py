@@ -296,7 +296,7 @@ def _transport_table(run: Run) -> Table:
 
 
 def opening(run: Run) -> Iterator[str]:
-    """Yield which transports were really used."""
+    """Yield the transports that were really used."""
     used = run.pair_transports.drop_duplicates(["backend", "transport"])
     order = [*dict.fromkeys(case.variant for case in run.suite.cases)]
     texts = {
