@@ -62,7 +62,7 @@ def _links(ctx: click.Context, /, form: str, **given: Any) -> None:
     Exit status 0: all links are fine; 3: a link is slow, or goes another way than the others; 1: a
     launch failed, or links could not be judged.
     """
-    from commbench.reports.links import FAULTY, FINE, LinkReport
+    from commbench.reports.link_report import FAULTY, FINE, LinkReport
 
     _complete(given)
     call = ctx.obj = run_command.Call(ctx.meta[ARGUMENTS], threading.Event())

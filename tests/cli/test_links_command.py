@@ -10,7 +10,7 @@ import pytest
 from distributed import Client
 
 from commbench.harness.measure.fetches import rounds
-from commbench.reports.links import LinkReport
+from commbench.reports.link_report import LinkReport
 from commbench.reports.sections import pair_tables
 
 HOSTS = 4
