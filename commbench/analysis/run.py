@@ -79,7 +79,7 @@ class Run:
 
     def _repr_html_(self) -> str:
         # By name, because reports are made of runs.
-        text: str = resolve_name("commbench.reports.notebook:render")(self)
+        text: str = resolve_name("commbench.reports.notebook_html:render")(self)
         return text
 
     def summary(self) -> str:
