@@ -33,7 +33,7 @@ from commbench.backends.base import Backend
 from commbench.errors import CommbenchError, LaunchError, UnknownNameError, UsageError
 from commbench.harness import interrupts, measure, spill, wire
 from commbench.harness.measure import cluster as timing
-from commbench.harness.measure import conditions, plugins, records, traffic
+from commbench.harness.measure import conditions, plugins, record_keys, traffic
 from commbench.harness.measure.plugins import Profiler
 from commbench.launchers import members
 from commbench.launchers.base import SCHEDULER, RunningCluster
@@ -730,12 +730,12 @@ class _Observer:
                 spent = self._cluster.cpu_by_process() | spent
         cluster_cpu_s = _spent(region.cpu_before, spent)
         cpu_seconds = max(0.0, cluster_cpu_s - region.paused_cpu_s)
-        sample = records.sample(
+        sample = record_keys.sample(
             region.launch, region.number, "workload", 0, region.started_at_s, seconds,
             cpu_seconds, verified=False, tool=_TOOL,
         )  # fmt: skip
         outline = Region(
-            **records.keys(region.launch, region.number), parent=region.parent,
+            **record_keys.keys(region.launch, region.number), parent=region.parent,
             name=region.launch.case.workload, started_at_s=region.started_at_s, seconds=seconds,
             error=error,
         )  # fmt: skip
@@ -828,7 +828,7 @@ class _Observer:
         for launch in launches:
             self._emit(
                 LaunchEnd(
-                    **records.keys(launch), block=0, position=launch.position, ok=True,
+                    **record_keys.keys(launch), block=0, position=launch.position, ok=True,
                     seconds=seconds,
                 )
             )  # fmt: skip

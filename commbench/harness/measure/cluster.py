@@ -21,7 +21,7 @@ from distributed.diagnostics.task_stream import TaskStreamPlugin
 from commbench.backends.base import Backend
 from commbench.errors import LaunchError
 from commbench.harness import p2p, pinning, spill, transfers, wire
-from commbench.harness.measure import plugins, records, traffic
+from commbench.harness.measure import plugins, record_keys, traffic
 from commbench.harness.measure.conditions import N_IDLE_LAUNCHES, measure_idle
 from commbench.harness.measure.plugins import TASK_STREAM, Profiler
 from commbench.launchers.base import RunningCluster
@@ -60,7 +60,7 @@ def measure_cluster(
         workload.prepare(client)
         profiler = Profiler(cluster)
         for iteration in range(-case.warmups, case.iterations):
-            emit.phase(records.counted(iteration, case))
+            emit.phase(record_keys.counted(iteration, case))
             # Drop transfers of the preparation and of the last verification.
             n_tasks_before = drain(client)
             spilled_before = client.run(spill.written)
@@ -126,7 +126,7 @@ def _time_once(
         client.run_on_scheduler(pinning.activate, False)
     wait_finished(futures_of(result), "the task {!r} failed")
     n_operations, operations = workload.operations
-    sample = records.sample(
+    sample = record_keys.sample(
         launch, iteration, "workload", workload.payload_bytes, started_at_s, ended - began,
         cpu_seconds, build_seconds=build_seconds, submit_seconds=submitted - began,
         verified=not workload.tool, tool=workload.tool,
@@ -182,7 +182,7 @@ def collect(
     What ends meanwhile is left for the next call.
     """
     client, known = cluster.client, cluster.known_names
-    common = records.keys(launch, iteration)
+    common = record_keys.keys(launch, iteration)
     # First, because collecting sends messages, though not between workers.
     yield from traffic.wire_bytes(launch, iteration, cluster)
     yield from traffic.fetches(client, cluster.names, known, **common)
@@ -212,8 +212,8 @@ def spills(
             n_values_before, nbytes_before = 0, 0
         if n_values > n_values_before or address in paused_s:
             yield Spill(
-                **records.keys(launch, sample.iteration), paused_seconds=paused_s.get(address, 0.0),
-                worker=known.get(address, address),
+                **record_keys.keys(launch, sample.iteration),
+                worker=known.get(address, address), paused_seconds=paused_s.get(address, 0.0),
                 n_values=n_values - n_values_before, nbytes=nbytes - nbytes_before,
             )  # fmt: skip
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from commbench.errors import LaunchError
-from commbench.harness.measure import records
+from commbench.harness.measure import record_keys
 from commbench.launchers.base import SCHEDULER, RunningCluster, ask
 from commbench.machine import cores, environment, gpu
 from commbench.machine.topology.workers import worker_location
@@ -76,7 +76,7 @@ def core_use(launch: Launch, began: Reading, ended: Reading) -> CoreUse | None:
         # Some containers hide the counters, or don't update them.
         return None
     return CoreUse(
-        **records.keys(launch),
+        **record_keys.keys(launch),
         host=began.host,
         n_cores=began.n_cores,
         seconds=ended.at - began.at,
@@ -144,7 +144,7 @@ def measure_idle(
     began, cpu_began = time.perf_counter(), cpu_seconds()
     time.sleep(seconds)
     return IdleCost(
-        **records.keys(launch),
+        **record_keys.keys(launch),
         seconds=time.perf_counter() - began,
         cpu_seconds=cpu_seconds() - cpu_began,
         n_processes=n_processes,
@@ -158,13 +158,13 @@ def worker_places(
     device, workers = launch.case.cluster.device, list(cluster.names)
     answers = cluster.client.run(_location, device, nic_variable, workers=workers)
     for address, location in answers.items():
-        yield WorkerPlace(**records.keys(launch), worker=cluster.names[address], **location)
+        yield WorkerPlace(**record_keys.keys(launch), worker=cluster.names[address], **location)
 
 
 def emit_places(launch: Launch, locations: Iterable[Mapping[str, Any]], emit: Emit) -> None:
     """Emit the locations of processes, which are named by their number."""
     for number, location in enumerate(locations):
-        emit(WorkerPlace(**records.keys(launch), worker=str(number), **location))
+        emit(WorkerPlace(**record_keys.keys(launch), worker=str(number), **location))
 
 
 def _location(device: str, nic_variable: str, dask_worker: Any) -> dict[str, Any]:
@@ -210,7 +210,7 @@ def validate_gpus(launch: Launch, cluster: RunningCluster, emit: Emit) -> None:
 def emit_gpu_memory(launch: Launch, *rows: dict[str, Any], emit: Emit) -> None:
     """Emit the memory allocators in ``gpu.describe`` of these processes."""
     for value in sorted({f"RMM {row['rmm']}; CuPy by {row['cupy']}" for row in rows}):
-        emit(Setting(**records.keys(launch), name=GPU_MEMORY, value=value))
+        emit(Setting(**record_keys.keys(launch), name=GPU_MEMORY, value=value))
 
 
 def _describe_gpu() -> dict[str, Any]:

@@ -29,7 +29,7 @@ from distributed.diagnostics.plugin import WorkerPlugin
 from commbench.backends.base import Backend
 from commbench.errors import LaunchError
 from commbench.harness import wire
-from commbench.harness.measure import conditions, plugins, records, traffic
+from commbench.harness.measure import conditions, plugins, record_keys, traffic
 from commbench.harness.measure.conditions import N_IDLE_LAUNCHES, measure_idle
 from commbench.harness.measure.layers import Pace
 from commbench.launchers.base import RunningCluster, ask
@@ -91,7 +91,7 @@ def measure_worker(
             timings, cpu_seconds = answer
             for number, started_at_s, seconds in timings:
                 emit(
-                    records.sample(
+                    record_keys.sample(
                         launch, number, "worker", size, started_at_s, seconds, cpu_seconds
                     )
                 )
@@ -190,7 +190,7 @@ def measure_fetches(
         wait_finished(blocks, "the block {!r} can't be made")
         order = random.Random(f"{case.seed} {launch.index}")
         for iteration in range(-case.warmups, case.iterations):
-            emit.phase(records.counted(iteration, case))
+            emit.phase(record_keys.counted(iteration, case))
             # Requests to many workers take longer to arrive. One of two may be disturbed.
             lead_s = max(_LEAD_SECONDS, 2 * min(_seconds_to_forget(client) for _ in range(2)))
             counters = traffic.network_counters()
@@ -273,7 +273,7 @@ class _Exchange:
         order: random.Random, lead_s: float,
     ) -> None:  # fmt: skip
         self._launch, self._iteration, self._lead_s = launch, iteration, lead_s
-        self._common = records.keys(launch, iteration)
+        self._common = record_keys.keys(launch, iteration)
         self._cluster, self._members, self._order = cluster, members, order
         self._offsets = conditions.clock_offsets(cluster)
         self._n_pairs = len(members) * (len(members) - 1)
@@ -337,7 +337,7 @@ class _Exchange:
             mean_s = statistics.fmean(map(statistics.fmean, seconds.values()))
             if channel in FETCHES:
                 keep(
-                    records.sample(
+                    record_keys.sample(
                         self._launch, self._iteration, channel, size, min(spans)[0], mean_s,
                         cpu_seconds / len(spans),
                     )
@@ -353,7 +353,7 @@ class _Exchange:
             spans = list(self._emit_fetches(TOGETHER, size, self._members, keep))
             began_at_s = min(spans)[0]
             keep(
-                records.sample(
+                record_keys.sample(
                     self._launch, self._iteration, TOGETHER, size * self._n_pairs, began_at_s,
                     max(stop_s for _, stop_s, *_ in spans) - began_at_s, cpu_seconds,
                 )

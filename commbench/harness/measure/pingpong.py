@@ -17,7 +17,7 @@ from pathlib import Path
 from commbench.backends.base import Backend, Transport
 from commbench.backends.endpoints import Tool
 from commbench.errors import LaunchError
-from commbench.harness.measure import conditions, peer, records
+from commbench.harness.measure import conditions, peer, record_keys
 from commbench.harness.measure.conditions import measure_idle
 from commbench.harness.measure.layers import (
     Conversation,
@@ -171,7 +171,9 @@ class _Pair:
             stream.abort()
             raise
         await stream.close()
-        self.emit(Load(**records.keys(self.launch), layer=layer, nbytes=nbytes, seconds=seconds))
+        self.emit(
+            Load(**record_keys.keys(self.launch), layer=layer, nbytes=nbytes, seconds=seconds)
+        )
 
     async def _measure_sizes(
         self, layer: str, exchange: Exchange, used: Callable[[], float]
@@ -190,7 +192,7 @@ class _Pair:
             n_messages = exchange.messages(size)
             for number, (began, ended) in timings:
                 self.emit(
-                    records.sample(
+                    record_keys.sample(
                         self.launch, number, layer, size, epoch + began,
                         (ended - began) / n_messages, cpu_seconds / n_messages,
                     )
@@ -217,7 +219,7 @@ class _Pair:
                 )
             self.emit(
                 TransportUsed(
-                    **records.keys(self.launch),
+                    **record_keys.keys(self.launch),
                     src=src,
                     dst=dst,
                     transport=used.name,
@@ -264,7 +266,7 @@ def measure_with_tool(
         used = used or transports
         seconds = times.median_s if latency else times.mean_s
         emit(
-            records.sample(
+            record_keys.sample(
                 launch, 0, "raw", size, started_at_s, seconds, 0.0, verified=False, tool=tool.name
             )
         )

@@ -39,7 +39,7 @@ from distributed.threadpoolexecutor import ThreadPoolExecutor
 
 from commbench.errors import LaunchError
 from commbench.harness import p2p, transfers, wire
-from commbench.harness.measure import records
+from commbench.harness.measure import record_keys
 from commbench.harness.measure.conditions import scheduler_offset
 from commbench.launchers.base import RunningCluster
 from commbench.machine import cores
@@ -434,7 +434,7 @@ class Profiler:
         idle_before = self._readings(kernel_first=False)
         time.sleep(IDLE_SECONDS)
         idle_after = self._readings(kernel_first=True)
-        common = records.keys(launch, iteration)
+        common = record_keys.keys(launch, iteration)
         for name, uses in self._ask(monitored, self._began_at_s, self._ended_at_s).items():
             for use in uses:
                 yield ProcessUse(**common, worker=name, **use)

@@ -24,7 +24,7 @@ from typing import Any
 
 from commbench.backends.base import Backend, Transport
 from commbench.errors import CommbenchError, LaunchError
-from commbench.harness.measure import conditions, peer, records
+from commbench.harness.measure import conditions, peer, record_keys
 from commbench.harness.measure.conditions import measure_idle
 from commbench.harness.measure.layers import (
     MIN_SAMPLES,
@@ -188,7 +188,7 @@ class _Pairs:
         began, seconds, n_windows = together(timings)
         window = self._workload.window
         cpu_seconds /= sum(map(len, timings)) * window
-        return records.sample(
+        return record_keys.sample(
             self._launch, 0, self._layer, size, epoch + began, seconds / (n_windows * window),
             cpu_seconds,
         )  # fmt: skip

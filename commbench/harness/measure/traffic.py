@@ -12,7 +12,7 @@ from typing import Any
 
 from commbench.backends.base import Backend
 from commbench.harness import p2p, transfers, wire
-from commbench.harness.measure import conditions, records
+from commbench.harness.measure import conditions, record_keys
 from commbench.launchers.base import RunningCluster
 from commbench.machine import environment
 from commbench.model import (
@@ -49,7 +49,7 @@ def network_bytes(launch: Launch, iteration: int, before: Mapping[str, int]) -> 
     """Yield the bytes received since ``network_counters`` returned `before`."""
     for name, nbytes in network_counters().items():
         nbytes -= before.get(name, 0)
-        common = records.keys(launch, iteration)
+        common = record_keys.keys(launch, iteration)
         yield NetworkCounter(**common, host="local", interface=name, nbytes=nbytes)
 
 
@@ -59,7 +59,7 @@ def fetches(
     """Yield the workers' fetches since the last call: counts first, then transfers.
 
     The workers, of which `names` has the names by address, need the plugin ``TransferLog``. `known`
-    has also the names of senders that have left, `where` the fields of ``records.keys``.
+    has also the names of senders that have left, `where` the fields of ``record_keys.keys``.
     """
     counts = client.run(transfers.count, workers=list(names))
     for address, count in counts.items():
@@ -139,7 +139,7 @@ def wire_bytes(launch: Launch, iteration: int, cluster: RunningCluster) -> Itera
         if rows and not cluster.shares_processes:
             peers, nbytes, n_messages = map(list, zip(*rows, strict=True))
             yield Batch.from_columns(
-                WireBytes, **records.keys(launch, iteration), src=cluster.names[address],
+                WireBytes, **record_keys.keys(launch, iteration), src=cluster.names[address],
                 dst=peers, nbytes=nbytes, n_messages=n_messages,
             )  # fmt: skip
 
@@ -159,7 +159,7 @@ def ask(
 
 def links(launch: Launch, backend: Backend, cluster: RunningCluster) -> Iterator[Record | Batch]:
     """Yield the addresses and locations of workers, and their connections' transports."""
-    common = records.keys(launch)
+    common = record_keys.keys(launch)
     for address, name in cluster.names.items():
         yield WorkerAddress(**common, worker=name, address=address)
     yield from conditions.worker_places(launch, cluster, backend.nic_variable)
