@@ -10,7 +10,7 @@ from .comparison import (
 )
 from .efficiency import scaling
 from .inference import CONFIDENCE, MIN_LAUNCHES, median_interval
-from .layers import LATENCY_MODES, additions, load_bandwidths, pingpong_mode, shown_sizes
+from .layer_costs import LATENCY_MODES, additions, load_bandwidths, pingpong_mode, shown_sizes
 from .link_model import link_models
 from .pairs import (
     coverage,

@@ -19,7 +19,7 @@ from commbench.model import LAYERS, Manifest, published
 from commbench.model.published import Figure, Value
 from commbench.model.units import format_message_size
 from commbench.stats.inference import CONFIDENCE, launches_interval
-from commbench.stats.layers import pingpong_mode
+from commbench.stats.layer_costs import pingpong_mode
 from commbench.stats.links import n_hosts
 from commbench.stats.selection import counted, good_launches, in_suite_order
 from commbench.stats.worker_profile import worker_times
