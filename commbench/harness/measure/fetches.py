@@ -31,7 +31,7 @@ from commbench.errors import LaunchError
 from commbench.harness import wire
 from commbench.harness.measure import conditions, plugins, record_keys, traffic
 from commbench.harness.measure.conditions import N_IDLE_LAUNCHES, measure_idle
-from commbench.harness.measure.layers import Pace
+from commbench.harness.measure.exchanges import Pace
 from commbench.launchers.base import RunningCluster, ask
 from commbench.launchers.local import LocalLauncher
 from commbench.machine import cores, gpu

@@ -19,7 +19,7 @@ from commbench.backends.endpoints import Tool
 from commbench.errors import LaunchError
 from commbench.harness.measure import conditions, peer, record_keys
 from commbench.harness.measure.conditions import measure_idle
-from commbench.harness.measure.layers import (
+from commbench.harness.measure.exchanges import (
     Conversation,
     Copy,
     DeviceCopy,

@@ -26,7 +26,7 @@ from commbench.backends.base import Backend, Transport
 from commbench.errors import CommbenchError, LaunchError
 from commbench.harness.measure import conditions, peer, record_keys
 from commbench.harness.measure.conditions import measure_idle
-from commbench.harness.measure.layers import (
+from commbench.harness.measure.exchanges import (
     MIN_SAMPLES,
     Conversation,
     Messages,

@@ -13,7 +13,7 @@ from launching import select
 
 from commbench.backends import tcp_endpoints
 from commbench.errors import UsageError, VerificationError
-from commbench.harness.measure import layers
+from commbench.harness.measure import exchanges
 from commbench.model import Sample
 from commbench.workloads.base import Context
 from commbench.workloads.pingpong import PingPong
@@ -37,13 +37,13 @@ def test_a_sample_is_one_window_and_there_are_a_tenth_as_many_as_messages(measur
 
 @pytest.mark.parametrize(("mode", "messages"), [("bandwidth", 8), ("bidirectional", 16)])
 def test_the_seconds_of_a_window_are_shared_by_its_messages(measure, monkeypatch, mode, messages):
-    exchange = layers.EndpointConversation.exchange
+    exchange = exchanges.EndpointConversation.exchange
 
     async def slow(self, payload):
         await asyncio.sleep(0.08)
         return await exchange(self, payload)
 
-    monkeypatch.setattr(layers.EndpointConversation, "exchange", slow)
+    monkeypatch.setattr(exchanges.EndpointConversation, "exchange", slow)
     records = measure(layers=("coroutine",), sizes=(1,), mode=mode, window=8, iterations=30)
     # A busy machine makes some windows longer.
     seconds = min(sample.seconds for sample in select(records, Sample))
@@ -53,20 +53,20 @@ def test_the_seconds_of_a_window_are_shared_by_its_messages(measure, monkeypatch
 @pytest.mark.parametrize("layer", ["coroutine", "comm"])
 @pytest.mark.parametrize("mode", WINDOWS[:2])
 def test_a_wrong_acknowledgement_voids_the_window(measure, monkeypatch, layer, mode):
-    exchange = layers.Conversation.exchange
+    exchange = exchanges.Conversation.exchange
 
     async def garbled(self, payload):
         answer = await exchange(self, payload)
         return ~answer
 
-    monkeypatch.setattr(layers.Conversation, "exchange", garbled)
+    monkeypatch.setattr(exchanges.Conversation, "exchange", garbled)
     with pytest.raises(VerificationError, match="differs from what was sent"):
         measure(layers=(layer,), sizes=(100,), mode=mode, window=4)
 
 
 @pytest.mark.parametrize("layer", ["coroutine", "comm"])
 def test_no_announced_message_is_under_way_when_the_clock_starts(measure, monkeypatch, layer):
-    kind = layers.CommConversation if layer == "comm" else layers.EndpointConversation
+    kind = exchanges.CommConversation if layer == "comm" else exchanges.EndpointConversation
     calls = []
 
     def logged(name):
@@ -88,7 +88,7 @@ def test_no_announced_message_is_under_way_when_the_clock_starts(measure, monkey
 
 @pytest.mark.parametrize("layer", ["coroutine", "comm"])
 def test_no_message_of_the_peer_is_under_way_when_the_clock_starts(measure, monkeypatch, layer):
-    kind = layers.CommConversation if layer == "comm" else layers.EndpointConversation
+    kind = exchanges.CommConversation if layer == "comm" else exchanges.EndpointConversation
     exchange, early = kind._exchange_windows, []
 
     async def late(self, payload):
@@ -108,7 +108,7 @@ def test_no_message_of_the_peer_is_under_way_when_the_clock_starts(measure, monk
 @pytest.mark.parametrize("layer", ["coroutine", "comm"])
 def test_a_window_that_did_not_come_back_is_noticed(measure, monkeypatch, layer):
     # The reply buffer has the bytes of the window before.
-    kind = layers.CommConversation if layer == "comm" else layers.EndpointConversation
+    kind = exchanges.CommConversation if layer == "comm" else exchanges.EndpointConversation
     cross = kind._exchange_windows
 
     async def lost(self, payload):
@@ -124,14 +124,14 @@ def test_a_window_that_did_not_come_back_is_noticed(measure, monkeypatch, layer)
 
 
 def test_every_byte_of_the_last_message_of_a_size_is_compared(measure, monkeypatch):
-    checks = layers.EndpointConversation.whole_checks
+    checks = exchanges.EndpointConversation.whole_checks
 
     async def garbled(self, payload, answer):
         pairs = await checks(self, payload, answer)
         pairs[0][1][50] ^= 1
         return pairs
 
-    monkeypatch.setattr(layers.EndpointConversation, "whole_checks", garbled)
+    monkeypatch.setattr(exchanges.EndpointConversation, "whole_checks", garbled)
     with pytest.raises(VerificationError, match="to a message of 100 B differs"):
         measure(layers=("coroutine",), sizes=(100,), mode="bandwidth", window=4)
 

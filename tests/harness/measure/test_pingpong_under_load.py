@@ -6,7 +6,7 @@ import pytest
 from launching import ping_pong, select
 
 from commbench.errors import VerificationError
-from commbench.harness.measure import layers, pingpong
+from commbench.harness.measure import exchanges, pingpong
 from commbench.model import Load, Sample
 from commbench.store.emitter import InMemory
 
@@ -21,7 +21,7 @@ def samples(records):
 
 def test_the_load_flows_from_before_the_first_message_to_after_the_last(measure, monkeypatch):
     seen = []
-    exchange = layers.Messages.exchange
+    exchange = exchanges.Messages.exchange
 
     async def noted(self, *n_left):
         timing = await exchange(self, *n_left)
@@ -29,7 +29,7 @@ def test_the_load_flows_from_before_the_first_message_to_after_the_last(measure,
             seen.append(timing)
         return timing
 
-    monkeypatch.setattr(layers.Messages, "exchange", noted)
+    monkeypatch.setattr(exchanges.Messages, "exchange", noted)
     records = measure(layers=("comm",), sizes=SIZES, iterations=50, **LOADED)
     (load,) = select(records, Load)
     first, last = samples(records)[0], samples(records)[-1]
@@ -46,7 +46,7 @@ def test_messages_and_their_counts_are_those_of_latency(measure, layer):
 
 
 def test_a_load_that_breaks_off_ends_the_measurement(measure, monkeypatch):
-    exchange = layers.Messages.exchange
+    exchange = exchanges.Messages.exchange
     count = iter(range(100))
 
     async def breaks(self, *n_left):
@@ -54,7 +54,7 @@ def test_a_load_that_breaks_off_ends_the_measurement(measure, monkeypatch):
             raise VerificationError("the load broke off")
         return await exchange(self, *n_left)
 
-    monkeypatch.setattr(layers.Messages, "exchange", breaks)
+    monkeypatch.setattr(exchanges.Messages, "exchange", breaks)
     records = InMemory()
     with pytest.raises(VerificationError, match="the load broke off"):
         measure(records=records, iterations=10**6, **LOADED)
