@@ -55,7 +55,7 @@ def _measure(
 
     case, workload = launch.case, cases.make_workload(launch.case)
     if isinstance(workload, PairWorkload):
-        from commbench.harness.measure.pingpong import measure_pair
+        from commbench.harness.measure.message_loop import measure_pair
 
         measure_pair(launch, workload, backend, scratch, emit)
         return

@@ -12,7 +12,7 @@ from launching import make_launch, no_idle_cost
 from commbench.backends.tcp import TcpBackend
 from commbench.harness import transfers, wire
 from commbench.harness.measure import cluster as measuring
-from commbench.harness.measure import conditions, fetches, peer, pingpong, streams
+from commbench.harness.measure import conditions, fetches, message_loop, peer, streams
 from commbench.launchers.base import SCHEDULER, RunningCluster
 from commbench.machine import environment
 from commbench.model import Case, Record
@@ -86,7 +86,7 @@ def shared_peers() -> Iterator[Callable[..., Any]]:
 @pytest.fixture
 def measure_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
     """Return a function that measures a ping-pong with processes started for it alone."""
-    for module in (pingpong, streams):
+    for module in (message_loop, streams):
         monkeypatch.setattr(module, "measure_idle", no_idle_cost)
     monkeypatch.setattr("commbench.machine.process._NOTICE_SECONDS", 0.1)
 
@@ -98,7 +98,7 @@ def measure_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[.
         records = InMemory() if records is None else records
         context = Context(n_workers=2, device="cpu", seed=7)
         workload = kind(kind.Params(**{"seconds_per_size": 60.0} | params), context)
-        pingpong.measure_pair(
+        message_loop.measure_pair(
             make_launch(case), workload, backend or TcpBackend(), tmp_path, records
         )
         return records
@@ -112,5 +112,5 @@ def measure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[..., Any]:  # fmt: skip
     """Return the same function with peers that other tests use, too."""
-    monkeypatch.setattr(pingpong.peer, "started", shared_peers)
+    monkeypatch.setattr(message_loop.peer, "started", shared_peers)
     return measure_alone

@@ -18,7 +18,7 @@ from commbench import backends
 from commbench.backends import mpi, mpi_endpoints, ucx, ucx_endpoints
 from commbench.errors import LaunchError
 from commbench.harness import cases
-from commbench.harness.measure.pingpong import measure_with_tool
+from commbench.harness.measure.message_loop import measure_with_tool
 from commbench.model import Case, Sample, TransportUsed
 from commbench.workloads.base import Context
 from commbench.workloads.pingpong import PingPong

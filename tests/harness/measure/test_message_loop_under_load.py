@@ -6,7 +6,7 @@ import pytest
 from launching import ping_pong, select
 
 from commbench.errors import VerificationError
-from commbench.harness.measure import exchanges, pingpong
+from commbench.harness.measure import exchanges, message_loop
 from commbench.model import Load, Sample
 from commbench.store.emitter import InMemory
 
@@ -66,7 +66,7 @@ def test_a_message_that_comes_back_wrong_ends_the_load(measure, monkeypatch):
         await asyncio.sleep(0.01)
         raise VerificationError("differs from what was sent")
 
-    monkeypatch.setattr(pingpong._Pair, "_measure_sizes", measured)
+    monkeypatch.setattr(message_loop._Pair, "_measure_sizes", measured)
     with pytest.raises(VerificationError, match="differs from what was sent"):
         measure(**LOADED)
 
