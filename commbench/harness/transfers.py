@@ -4,7 +4,7 @@ Dask's log keeps the last 1,000 entries, and the number of dropped ones is unkno
 replaces the log by one of a million, and counts the outcomes of all fetches, to compare the entries
 with ``transfer_incoming_count_total``.
 
-Like `wire`, `spill` and `pinning` this module does not import commbench, so that it can be sent by
+Like `wire`, `spill_counters` and `pinning` this module imports nothing of commbench, to be sent by
 value.
 """
 

@@ -31,7 +31,7 @@ from commbench import backends, errors, harness, machine
 from commbench.analysis.run import Run
 from commbench.backends.base import Backend
 from commbench.errors import CommbenchError, LaunchError, UnknownNameError, UsageError
-from commbench.harness import interrupts, measure, spill, wire
+from commbench.harness import interrupts, measure, spill_counters, wire
 from commbench.harness.measure import cluster as timing
 from commbench.harness.measure import conditions, plugins, record_keys, traffic
 from commbench.harness.measure.plugins import Profiler
@@ -706,7 +706,7 @@ class _Observer:
         profiler = None if self._cluster.shares_processes else Profiler(self._cluster)
         region = _Open(
             number=self._n_regions, parent=self._open[-1].number if self._open else -1,
-            launch=launch, profiler=profiler, spilled=client.run(spill.written),
+            launch=launch, profiler=profiler, spilled=client.run(spill_counters.written),
             offset_s=profiler.offset_s if profiler else conditions.scheduler_offset(self._cluster),
             known={*self._cluster.known_names},
         )  # fmt: skip

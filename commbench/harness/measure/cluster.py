@@ -20,7 +20,7 @@ from distributed.diagnostics.task_stream import TaskStreamPlugin
 
 from commbench.backends.base import Backend
 from commbench.errors import LaunchError
-from commbench.harness import p2p, pinning, spill, transfers, wire
+from commbench.harness import p2p, pinning, spill_counters, transfers, wire
 from commbench.harness.measure import plugins, record_keys, traffic
 from commbench.harness.measure.conditions import N_IDLE_LAUNCHES, measure_idle
 from commbench.harness.measure.plugins import TASK_STREAM, Profiler
@@ -63,7 +63,7 @@ def measure_cluster(
             emit.phase(record_keys.counted(iteration, case))
             # Drop transfers of the preparation and of the last verification.
             n_tasks_before = drain(client)
-            spilled_before = client.run(spill.written)
+            spilled_before = client.run(spill_counters.written)
             sample, result, counted = _time_once(launch, iteration, workload, cluster, profiler)
             emit.phase("collecting and verifying")
             # If the result is wrong, none of these records is written.
@@ -196,13 +196,15 @@ def collect(
 def spills(
     launch: Launch, sample: Sample, before: dict[str, tuple[int, int]], cluster: RunningCluster
 ) -> Iterator[Record]:
-    """Yield the values that workers have spilled since ``spill.written`` returned `before`.
+    """Yield the spills since ``spill_counters.written`` returned `before`.
 
     Their pauses count within the `sample`.
     """
     client, known, began_s = cluster.client, cluster.known_names, sample.started_at_s
-    written = client.run(spill.written)
-    paused_s = client.run_on_scheduler(spill.paused, [*known], began_s, began_s + sample.seconds)
+    written = client.run(spill_counters.written)
+    paused_s = client.run_on_scheduler(
+        spill_counters.paused, [*known], began_s, began_s + sample.seconds
+    )
     # Of a worker that was killed, only the scheduler knows something.
     for address in {**written, **paused_s}:
         n_values_before, nbytes_before = before.get(address, (0, 0))

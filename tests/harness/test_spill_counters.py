@@ -8,7 +8,7 @@ import pytest
 from distributed import Status, wait
 from launching import make_launch
 
-from commbench.harness import spill
+from commbench.harness import spill_counters
 from commbench.harness.measure import cluster as measuring
 from commbench.model import Spill
 
@@ -34,7 +34,7 @@ def test_what_a_worker_spills_in_an_iteration_is_recorded(cluster):
     first = client.scatter(arrays[0], workers=where, hash=False)
     wait(first)
     client.run(evict_all, workers=where)
-    before = client.run(spill.written)
+    before = client.run(spill_counters.written)
     assert list(measuring.spills(LAUNCH, sampled(time.time()), before, cluster)) == []
 
     more = client.scatter(arrays[1:], workers=where, hash=False)
@@ -56,7 +56,7 @@ def test_the_pauses_of_a_worker_are_recorded_even_if_nothing_is_spilled(cluster)
         return [event["status"] for event in events if "status" in event]
 
     client, address = cluster.client, cluster.addresses["1"]
-    before = client.run(spill.written)
+    before = client.run(spill_counters.written)
     began = time.time()
     client.run(switch, "paused", workers=[address])
     # Its monitor of memory resumes it. The scheduler learns of both some time later.
@@ -75,9 +75,9 @@ def test_a_worker_that_is_still_paused_is_counted_until_the_end():
     events = [(100.0, "text"), (100.0, {"action": "other"}),
               (110.0, {"action": "worker-status-change", "status": "paused"})]  # fmt: skip
     scheduler = SimpleNamespace(get_events={"a": events, "b": []}.__getitem__)
-    assert spill.paused(["a", "b"], 105.0, 116.0, scheduler) == {"a": 6.0}
-    assert spill.paused(["a", "b"], 111.0, 116.0, scheduler) == {"a": 5.0}
-    assert spill.paused(["a", "b"], 90.0, 100.0, scheduler) == {}
+    assert spill_counters.paused(["a", "b"], 105.0, 116.0, scheduler) == {"a": 6.0}
+    assert spill_counters.paused(["a", "b"], 111.0, 116.0, scheduler) == {"a": 5.0}
+    assert spill_counters.paused(["a", "b"], 90.0, 100.0, scheduler) == {}
 
 
 def test_the_pause_of_a_worker_ends_when_it_is_killed_and_is_recorded():
@@ -105,4 +105,4 @@ def test_a_worker_that_was_restarted_at_its_address_has_spilled_what_its_success
 
 @pytest.mark.parametrize("data", [{}, SimpleNamespace(), SimpleNamespace(cumulative_metrics={})])
 def test_a_store_without_a_limit_of_memory_counts_nothing(data):
-    assert spill.written(SimpleNamespace(data=data)) == (0, 0)
+    assert spill_counters.written(SimpleNamespace(data=data)) == (0, 0)
