@@ -10,7 +10,7 @@ A message passes through these modules:
 ``channel``        one connection: counts messages, drains, closes; its states are drawn there
 ``sender``         posts the sends of a channel
 ``receiver``       probes for messages on the tag of a channel and receives them
-``wire``           the format: one header, then each large frame
+``wire_format``    one header, then each large frame
 ``engine``         polls MPI for all channels of an event loop; sleeps when nothing is due
 ``spin_policy``    how long to poll before sleeping
 ``transfers``      requests that MPI has not completed, and large receives not posted yet

@@ -12,7 +12,7 @@ from distributed.comm.core import Comm, CommClosedError
 from distributed.comm.utils import from_frames, to_frames
 from distributed.utils import ensure_memoryview, offload
 
-from commbench.mpi import device, wire
+from commbench.mpi import device, wire_format
 from commbench.mpi.channel import Channel, ChannelClosedError
 
 __all__ = ["MPIComm"]
@@ -107,8 +107,8 @@ class MPIComm(Comm):  # type: ignore[misc]
             # Cancelled in the middle of a message: the rest of it would pass for the next one.
             self.abort()
             raise
-        if len(frames) > wire.MANY:
-            frames = await offload(wire.separate, frames)
+        if len(frames) > wire_format.MANY:
+            frames = await offload(wire_format.separate, frames)
         try:
             return await from_frames(
                 frames,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from commbench.mpi import peer_failure, wire
+from commbench.mpi import peer_failure, wire_format
 from commbench.mpi.buffers import BUFFERS
 from commbench.mpi.device import Incoming
 from commbench.mpi.engine import Engine
@@ -130,7 +130,7 @@ class Receiver:
 
     def _on_header(self, header: memoryview) -> None:
         try:
-            layout = wire.Layout(header)
+            layout = wire_format.Layout(header)
             frames = None if layout.large_sizes else layout.frames(())
         except Exception as error:  # noqa: BLE001 - the engine must go on for all other channels
             self._on_failure(f"what arrived can't be read: {error!r}")
@@ -148,7 +148,7 @@ class Receiver:
         self._transfer = transfer
         self._engine.admit(transfer)
 
-    def _post(self, transfer: Transfer, layout: wire.Layout, parts: list[Any]) -> bool:
+    def _post(self, transfer: Transfer, layout: wire_format.Layout, parts: list[Any]) -> bool:
         receive, rank, tag = self._communicator.Irecv, self._rank, self._tag
         self._n_failures = peer_failure.n_failures(self._peer_pid)
         try:
@@ -156,7 +156,7 @@ class Receiver:
                 parts.append(Incoming(size) if on_device else BUFFERS.take(size))
             transfer.buffers = [getattr(part, "buffer", part) for part in parts]
             for buffer in transfer.buffers:
-                for piece in wire.pieces(buffer):
+                for piece in wire_format.pieces(buffer):
                     transfer.requests.append(receive((piece, self._byte), rank, tag))
         except BaseException as error:
             if is_interrupt := not isinstance(error, Exception):
@@ -164,7 +164,7 @@ class Receiver:
             elif transfer.nbytes < MAX_DRAINED:
                 # A peer that lives keeps what it sends until that is received, be it truncated.
                 self._drains = True
-                n_pieces = sum(len(wire.pieces(range(size))) for size in layout.large_sizes)
+                n_pieces = sum(len(wire_format.pieces(range(size))) for size in layout.large_sizes)
                 with suppress(Exception):
                     while len(transfer.requests) < n_pieces:
                         transfer.requests.append(receive((bytearray(), self._byte), rank, tag))
@@ -174,7 +174,7 @@ class Receiver:
             return False
         return True
 
-    def _on_parts(self, layout: wire.Layout, parts: list[Any]) -> None:
+    def _on_parts(self, layout: wire_format.Layout, parts: list[Any]) -> None:
         try:
             frames = layout.frames(
                 [part.finish() if isinstance(part, Incoming) else part for part in parts]

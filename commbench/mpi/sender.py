@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
-from commbench.mpi import wire
+from commbench.mpi import wire_format
 from commbench.mpi.control import Control, Record, wake
 from commbench.mpi.engine import Engine
 from commbench.mpi.transfers import INTERRUPTED, Transfer
@@ -69,7 +69,7 @@ class Sender:
         self.n_sent = 0
         self.peer_is_idle = True
 
-    def send(self, frames: Sequence[wire.Buffer], on_device: Collection[int] = ()) -> int:
+    def send(self, frames: Sequence[wire_format.Buffer], on_device: Collection[int] = ()) -> int:
         """Post one message and return its size in bytes.
 
         The frames must stay unchanged until they have left this process. Frames whose indices are
@@ -82,13 +82,13 @@ class Sender:
         """
         if self._closed is not None:
             raise ChannelClosedError(self._closed)
-        header, large, nbytes = wire.pack(frames, on_device)
+        header, large, nbytes = wire_format.pack(frames, on_device)
         send, rank, tag, byte = self._communicator.Isend, self._rank, self._tag, self._byte
         requests = []
         try:
             requests.append(send((header, byte), rank, tag))
             for buffer in large:
-                for piece in wire.pieces(buffer):
+                for piece in wire_format.pieces(buffer):
                     requests.append(send((piece, byte), rank, tag))
             complete = not large and requests[0].Test()
             self.n_sent += 1

@@ -29,7 +29,7 @@ import psutil
 from distributed.comm import CommClosedError, connect, listen
 from distributed.protocol import to_serialize
 
-from commbench.mpi import pairing, wire
+from commbench.mpi import pairing, wire_format
 from commbench.mpi.receive_queue import ReceiveQueue
 from commbench.mpi.shared_memory import mapped
 
@@ -78,7 +78,7 @@ class Faltering:
 
     def Isend(self, message: Any, rank: int, tag: int) -> Any:  # noqa: N802
         """Send, perhaps later."""
-        if len(message[0]) > wire.MAX_HEADER:
+        if len(message[0]) > wire_format.MAX_HEADER:
             os.kill(os.getpid(), signal.SIGSTOP)
         return self._communicator.Isend(message, rank, tag)
 

@@ -17,7 +17,7 @@ import pytest
 from scenarios import in_event_loop
 
 from commbench.mpi import channel as module
-from commbench.mpi import engine, receiver, sender, wire
+from commbench.mpi import engine, receiver, sender, wire_format
 from commbench.mpi.channel import Channel, ChannelClosedError
 from commbench.mpi.comm import MPIComm
 from commbench.mpi.control import Record
@@ -106,8 +106,8 @@ class End:
         assert not self.channel.engine._watched
 
 
-SMALL = bytes(wire.pack([b"x"])[0])
-LARGE = bytes(wire.pack([bytes(100_000)])[0])
+SMALL = bytes(wire_format.pack([b"x"])[0])
+LARGE = bytes(wire_format.pack([bytes(100_000)])[0])
 
 
 @pytest.fixture(autouse=True)
@@ -201,7 +201,7 @@ async def test_an_interrupted_receive_keeps_what_mpi_writes_to(
     if step == "test the header":
         monkeypatch.setattr(Message, "Irecv", lambda _, target: receives(target, interrupt))
     posts = iter([interrupt if step == "test a frame" else pending, pending])
-    end = End(Communicator(wire.pack([bytes(100_000)] * 2)[0], SMALL))
+    end = End(Communicator(wire_format.pack([bytes(100_000)] * 2)[0], SMALL))
 
     def post(target: tuple[Any, Any], *_: Any) -> Any:
         return interrupt() if step == "post" and targets else receives(target, next(posts))
@@ -404,7 +404,7 @@ async def test_a_channel_that_polled_ends_after_the_loss_without_a_reader() -> N
     assert end.channel.closed
 
 
-@pytest.mark.parametrize("header", [SMALL, wire.pack([bytes(100_000)] * 2)[0]], ids=len)
+@pytest.mark.parametrize("header", [SMALL, wire_format.pack([bytes(100_000)] * 2)[0]], ids=len)
 @in_event_loop
 async def test_a_message_that_cannot_be_copied_ends_the_channel(
     header: bytes, monkeypatch: pytest.MonkeyPatch
@@ -412,7 +412,7 @@ async def test_a_message_that_cannot_be_copied_ends_the_channel(
     def frames(*_: Any) -> list[memoryview]:
         raise MemoryError
 
-    monkeypatch.setattr(wire.Layout, "frames", frames)
+    monkeypatch.setattr(wire_format.Layout, "frames", frames)
     communicator = Communicator(header)
     communicator.Irecv = lambda *_: Request(True)  # type: ignore[method-assign]
     end = End(communicator)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from commbench.mpi import device
-from commbench.mpi.wire import DEVICE, LARGE, Layout, pack
+from commbench.mpi.wire_format import DEVICE, LARGE, Layout, pack
 
 FAKES = Path(__file__).parents[1] / "gpu" / "fakes"
 

@@ -15,7 +15,7 @@ from distributed.protocol import to_serialize
 from peers import Peer, ask, check_echo, payload, peers
 from scenarios import or_slow, scenario
 
-from commbench.mpi import transfers, wire
+from commbench.mpi import transfers, wire_format
 from commbench.mpi.buffers import BUFFERS
 from commbench.mpi.engine import Engine
 from commbench.mpi.receive_queue import SENDERS
@@ -36,7 +36,7 @@ def resident() -> int:
 
 @scenario(30)
 async def test_frames_longer_than_a_piece_arrive_whole_and_in_order() -> None:
-    wire.MAX_PIECE = size = 64 * 1024
+    wire_format.MAX_PIECE = size = 64 * 1024
 
     async def answer(comm: Any) -> None:
         message = await comm.read()

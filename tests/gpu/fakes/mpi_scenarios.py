@@ -10,8 +10,8 @@ import rmm
 from distributed.comm import CommClosedError, connect, listen
 from distributed.protocol import to_serialize
 
-from commbench.mpi import device, wire
-from commbench.mpi.wire import LARGE
+from commbench.mpi import device, wire_format
+from commbench.mpi.wire_format import LARGE
 
 SIZES = (0, 1, 1000, LARGE - 1, LARGE, 5_000_000)
 
@@ -61,7 +61,7 @@ async def direct() -> None:
 
 async def in_pieces() -> None:
     """What is larger than MPI may be asked for at once comes in pieces, on either path."""
-    wire.MAX_PIECE = 1_000_001
+    wire_format.MAX_PIECE = 1_000_001
     await exchange(device.STAGED)
     device.is_cuda_aware = lambda: True
     await exchange(device.DIRECT)
