@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from commbench import stats
 from commbench.analysis.findings import untested
@@ -12,7 +13,6 @@ from commbench.analysis.run import Run
 from commbench.backends import parse
 from commbench.errors import CommbenchError, UsageError
 from commbench.harness import cases, vary
-from commbench.harness.runner import dask_variable
 from commbench.model import Case, Comparison, Finding, Suite, registry
 
 
@@ -170,33 +170,40 @@ def winner(compared: Sequence[tuple[Trial, Comparison]]) -> Trial | None:
 
 
 def lines(trial: Trial) -> Iterator[str]:
-    """Yield the lines that apply the settings of a trial in a user's environment and code."""
+    """Yield the lines that apply the settings of a trial in a user's environment and code.
+
+    Keys of Dask's configuration are YAML: unlike ``dask.config.set``, it needs no change of code.
+    """
+    import dask.config
+    import yaml
+
     backend, spec = parse(trial.case.backend), trial.case.cluster
     is_remote = registry.load("launcher", spec.launcher).remote(spec)
-    variables, arguments, code = [], {}, []
+    variables, arguments, notes, config = [], {}, [], dict[str, Any]()
     if "backend" in trial.settings:
         settings = backend.settings(spec.device)
         words = settings.split()
         if all("=" in word for word in words):
             variables += [shlex.quote(word) for word in words]
         else:
-            code.append(f"# {backend.name}: {settings}")
+            notes.append(f"# {backend.name}: {settings}")
         arguments["protocol"] = repr(backend.protocol)
     for name in trial.settings:
         if (option := name.replace("-", "_")) in vary.OPTIONS:
             field = vary.OPTIONS[option]
             arguments[field] = repr(getattr(spec, field))
-        elif "." in name and is_remote:
-            variables.append(f"{dask_variable(name)}={shlex.quote(repr(spec.dask_config[name]))}")
         elif "." in name:
-            value = {name: spec.dask_config[name]}
-            code.append(f"dask.config.set({value})  # before the cluster")
+            dask.config.set({name: spec.dask_config[name]}, config=config)
         elif name != "backend":
             variables.append(f"{name}={shlex.quote(str(spec.env[name]))}")
     if variables and is_remote:
         yield "# in the environment of every process:"
-    yield from (f"export {each}" for each in variables)
-    yield from code
+    if variables:
+        yield f"export {' '.join(variables)}"
+    yield from notes
+    if config:
+        yield f"# a new file ~/.config/dask/NAME.yaml{' on every host' * is_remote}:"
+        yield from yaml.safe_dump(config).splitlines()
     if arguments:
         given = ", ".join(f"{name}={value}" for name, value in arguments.items())
         if is_remote:

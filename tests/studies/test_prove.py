@@ -6,6 +6,7 @@ import re
 import types
 
 import builders
+import dask
 import processes
 import pytest
 from processes import usage_error
@@ -125,26 +126,25 @@ def test_what_cannot_be_proved_is_refused_with_the_reason():
             prove.plan(run, most=3, backend=backend)
 
 
-def test_the_settings_are_printed_as_lines_of_code():
-    run = with_findings(
-        [FAKE],
-        finding(FAKE, backend="ucx:shm", threads="2", UCX_TLS="a b",
-                **{"distributed.comm.compression": "lz4"}),
-    )  # fmt: skip
+def test_the_settings_are_printed_as_variables_yaml_and_code(tmp_path):
+    config = {"distributed.comm.compression": "null", "distributed.p2p.storage.disk": "false"}
+    found = finding(FAKE, backend="ucx:shm", threads="2", UCX_TLS="a b", **config)
+    run = with_findings([FAKE], found)
     (trial,) = prove.plan(run, most=1).trials
-    assert list(prove.lines(trial)) == [
-        "export UCX_TLS=tcp,sm",
-        "export UCX_MM_ERROR_HANDLING=y",
-        "export UCX_TLS='a b'",
-        "dask.config.set({'distributed.comm.compression': 'lz4'})  # before the cluster",
-        "LocalCluster(protocol='ucx', threads_per_worker=2)",
-    ]
+    variables, where, *config, cluster = prove.lines(trial)
+    assert variables == "export UCX_TLS=tcp,sm UCX_MM_ERROR_HANDLING=y UCX_TLS='a b'"
+    assert where == "# a new file ~/.config/dask/NAME.yaml:"
+    (tmp_path / "NAME.yaml").write_text("\n".join(config))
+    assert dask.config.collect([str(tmp_path)], env={}) == {
+        "distributed": {"comm": {"compression": None}, "p2p": {"storage": {"disk": False}}}
+    }
+    assert cluster == "LocalCluster(protocol='ucx', threads_per_worker=2)"
 
 
 def test_the_settings_of_a_backend_are_those_for_the_device():
     case = dataclasses.replace(FAKE, backend="ucx:shm", cluster=ClusterSpec(device="gpu"))
     trial = prove.Trial(case, finding(FAKE), {"backend": "ucx:shm"})
-    assert "export UCX_TLS=tcp,sm,cuda_copy" in [*prove.lines(trial)]
+    assert " UCX_TLS=tcp,sm,cuda_copy " in next(prove.lines(trial))
 
 
 def test_a_backend_without_settings_is_printed_as_its_protocol():
@@ -163,9 +163,12 @@ def test_a_cluster_on_other_hosts_is_not_printed_as_a_local_one():
     spec = dataclasses.replace(case.cluster, dask_config={compression: None})
     trial = prove.Trial(dataclasses.replace(case, cluster=spec), finding(FAKE), {compression: ""})
     assert list(prove.lines(trial)) == [
-        "# in the environment of every process:",
-        "export DASK_DISTRIBUTED__COMM__COMPRESSION=None",
-    ]
+        "# a new file ~/.config/dask/NAME.yaml on every host:",
+        "distributed:", "  comm:", "    compression: null",
+    ]  # fmt: skip
+    spec = dataclasses.replace(case.cluster, env={"A": "1"})
+    trial = prove.Trial(dataclasses.replace(case, cluster=spec), finding(FAKE), {"A": "1"})
+    assert list(prove.lines(trial)) == ["# in the environment of every process:", "export A=1"]
 
 
 @pytest.fixture(scope="module")
