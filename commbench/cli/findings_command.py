@@ -35,7 +35,8 @@ FAILED = 3
 @FORM
 @click.option(
     "--fail-on", type=options.NAMES, metavar="RULES",
-    help="End with status 3 if one of these rules has a finding, as spilling,gil; or any.",
+    help="End with status 3 if one of these rules has a finding, as spilling,gil; or any, but that "
+    "nothing is wrong.",
 )  # fmt: skip
 @click.pass_context
 def diagnose(ctx: click.Context, run: Path, form: str, fail_on: tuple[str, ...] | None) -> None:
@@ -79,19 +80,37 @@ def diagnose(ctx: click.Context, run: Path, form: str, fail_on: tuple[str, ...] 
         click.echo(terminal.page(heading(data), notes, parts), nl=False)
     failing = [
         finding.rule for finding in data.findings
-        if fail_on and not finding.is_fine and ("any" in fail_on or finding.rule in fail_on)
+        if fail_on and (finding.rule in fail_on or ("any" in fail_on and not finding.is_fine))
     ]  # fmt: skip
     if failing:
         click.echo(f"findings of: {', '.join(dict.fromkeys(failing))}", err=True)
-    blind = list[str]()
-    if fail_on:
-        blind += data.rule_problems
-        if unapplied := findings.unapplied(data, () if "any" in fail_on else fail_on):
-            lacks = "measurements" if data.measured.empty else "times of threads"
-            blind.append(f"not applied: {', '.join(unapplied)}; the run has no {lacks}")
-    if blind:
+    if blind := [*_unapplied(data, () if "any" in fail_on else fail_on)] if fail_on else []:
         click.echo("; ".join(blind), err=True)
     ctx.exit(status or FAILED * bool(failing) or int(bool(blind)))
+
+
+def _unapplied(data: Run, names: tuple[str, ...]) -> Iterator[str]:
+    """Yield to which cases rules could not be applied, of those with `names` or all.
+
+    Regions with others in them are left out: rules are applied to the inner ones.
+    """
+    from commbench import stats
+    from commbench.analysis import findings
+
+    yield from data.rule_problems
+    if unapplied := findings.unapplied(data, names):
+        lacks = "measurements" if data.measured.empty else "times of threads"
+        yield f"not applied: {', '.join(unapplied)}; the run has no {lacks}"
+        return
+    rules = registry.loadable("rule")
+    measured = {*data.measured["case_id"]}
+    lacking = {case.id: "measurements" for case in data.suite.cases if case.id not in measured}
+    if any(rules[name].needs_profile for name in names or rules):
+        outer = {*stats.outer_regions(data)["case_id"]}
+        timeless = (case.id for case in findings.without_profile(data) if case.id not in outer)
+        lacking |= dict.fromkeys(timeless, "times of threads")
+    for case_id, what in lacking.items():
+        yield f"not applied to {data.case_names[case_id]}, which has no {what}"
 
 
 @click.command(
@@ -144,27 +163,26 @@ def prove(ctx: click.Context, /, run: Path, backend: str, trials: int, **given: 
         click.echo(f"  {trial.name}: could not be compared; see {measured.path}")
     best = study.winner(compared)
     if best is None:
-        names = {
-            verdict: ", ".join(trial.name for trial, c in compared if c.verdict == verdict)
-            for verdict in ("unequal", "inconclusive")
-        }
-        if names["unequal"]:
+        unequal = ", ".join(trial.name for trial, c in compared if c.verdict == "unequal")
+        undecided = ", ".join(trial.name for trial, c in compared if study.may_help(c))
+        if unequal:
             by_dask = proof.present.cluster.task_placement != "pinned"
             click.echo(
-                f"Not comparable: {names['unequal']}"
+                f"Not comparable: {unequal}"
                 + ", because Dask placed tasks otherwise; measure with --task-placement pinned, "
                 "and prove that run" * by_dask + "."
             )
-        if names["inconclusive"]:
+        if undecided:
             if (rule := options.stopping(given)) is None:
                 more = f"--launches {3 * given['launches']}"
             else:
                 more = f"--budget {math.ceil(3 * rule.budget_s / 60)}m"
                 more += f" --detect {100 * rule.detect:g}%" * (rule.detect != Stopping.detect)
-            click.echo(f"Undecided: {names['inconclusive']}. More launches may decide: {more}")
-        if not any(names.values()) and not missing:
-            click.echo("None of these remedies helps here.")
-        ctx.exit(1 if missing else 0)
+            click.echo(f"Undecided: {undecided}. More launches may decide: {more}")
+        if not (unequal or undecided or missing):
+            least = compared[0][1].min_effect
+            click.echo(f"None of these remedies helps here: each saves less than {least:.0%}.")
+        ctx.exit(1 if missing or unequal else 0)
     # The launches by which it was chosen flatter it.
     fixed = {**given, "budget": None, "detect": None, "rigorous": False}
     fixed["launches"] = N_CONFIRMING
@@ -235,10 +253,17 @@ def _measure(ctx: click.Context, data: Run, suite: Suite, given: dict[str, Any])
 
 
 def _gain(c: Comparison) -> str:
-    if c.verdict not in ("faster", "slower"):
-        said = {"same": "the same", "unequal": "it moved other bytes"}
-        return said.get(c.verdict, f"undecided after {c.n_launches} launches")
-    less = 1 - c.ratio
-    low, high = sorted((1 - c.ci_low, 1 - c.ci_high), key=abs)
-    word = "less" if less > 0 else "more"
-    return f"{abs(less):.0%} {word} time ({abs(low):.0%} to {abs(high):.0%})"
+    from commbench.studies.prove import may_help
+
+    if c.verdict in ("faster", "slower"):
+        less = 1 - c.ratio
+        low, high = sorted((1 - c.ci_low, 1 - c.ci_high), key=abs)
+        word = "less" if less > 0 else "more"
+        return f"{abs(less):.0%} {word} time ({abs(low):.0%} to {abs(high):.0%})"
+    if c.verdict != "inconclusive":
+        return {"same": "the same", "unequal": "it moved other bytes"}[c.verdict]
+    most = 1 - c.same_low
+    if not may_help(c):
+        return f"saves at most {max(0.0, most):.0%}"
+    # Few launches have no interval.
+    return f"undecided after {c.n_launches} launches" + f": may save up to {most:.0%}" * (most < 1)

@@ -169,6 +169,14 @@ def winner(compared: Sequence[tuple[Trial, Comparison]]) -> Trial | None:
     return next((trial for trial, c in compared if c.verdict == "faster"), None)
 
 
+def may_help(c: Comparison) -> bool:
+    """Return whether a trial without a verdict may save as much as matters.
+
+    The limit is that of the one-sided test on which the verdict ``same`` rests.
+    """
+    return c.verdict == "inconclusive" and not c.same_low >= 1 / (1 + c.min_effect)
+
+
 def lines(trial: Trial) -> Iterator[str]:
     """Yield the lines that apply the settings of a trial in a user's environment and code.
 

@@ -17,7 +17,15 @@ from commbench.cli import findings_command
 from commbench.errors import UsageError
 from commbench.launchers.mpirun import MpirunLauncher
 from commbench.machine import environment
-from commbench.model import USER_CODE, ClusterSpec, Effect, Finding, Placement, registry
+from commbench.model import (
+    USER_CODE,
+    ClusterSpec,
+    Effect,
+    Finding,
+    Placement,
+    Region,
+    registry,
+)
 from commbench.reports import opening
 from commbench.studies import budget, prove
 
@@ -288,11 +296,46 @@ def test_a_proof_of_no_launches_or_time_is_refused(arguments, message, fake_run)
 def test_undecided_remedies_have_three_times_as_many_launches(
     arguments, more, fake_run, monkeypatch
 ):
-    undecided = types.SimpleNamespace(verdict="inconclusive", n_launches=6)
+    undecided = types.SimpleNamespace(
+        verdict="inconclusive", n_launches=6, same_low=0.9, min_effect=0.05
+    )
     monkeypatch.setattr(findings_command, "_measure", lambda *given: given[1])
     monkeypatch.setattr(prove, "results", lambda _, proof: [(proof.trials[0], undecided)])
     done = processes.invoke("prove", fake_run, *arguments.split())
     assert done.stdout.splitlines()[-1].endswith(f"More launches may decide: {more}")
+
+
+@pytest.mark.parametrize(
+    ("medians", "said", "end", "status"),
+    [
+        ([0.7, 1.3], "undecided after 12 launches: may save up to 29%", "Undecided: ", 0),
+        ([0.98, 1.1], "saves at most 1%", "None of these remedies helps here: each saves less ", 0),
+        ([1.0, 1.0], "the same", "None of these remedies helps here: each saves less than 5%.", 0),
+        ([0.7], "undecided after 1 launches", "Undecided: ", 0),
+        ("unequal", "it moved other bytes", "Not comparable: FAKE_SECONDS=0.5.", 1),
+    ],
+)
+def test_that_no_remedy_helps_is_said_if_a_gain_that_matters_is_excluded(
+    medians, said, end, status, fake_run, monkeypatch, recorded
+):
+    def measure(ctx, data, suite, given):
+        present, remedy, slow = suite.cases
+        records = [
+            record
+            for case, some in ((present, [0.99, 1.01]), (remedy, medians), (slow, [2.0]))
+            for record in builders.launches(case, some * (6 if len(medians) > 1 else 1))
+        ]
+        return recorded(suite.cases, records)
+
+    if medians == "unequal":
+        unequal = types.SimpleNamespace(verdict="unequal")
+        monkeypatch.setattr(prove, "results", lambda _, proof: [(proof.trials[0], unequal)])
+        medians = [1.0]
+    monkeypatch.setattr(findings_command, "_measure", measure)
+    done = processes.invoke("prove", fake_run, "--trials", 2)
+    assert f"  FAKE_SECONDS=0.5: {said}; predicted" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith(end)
+    assert done.exit_code == status
 
 
 @pytest.fixture
@@ -316,7 +359,7 @@ def test_remedies_that_do_not_help_are_not_proved(proving):
     done = proving(FAKE_SECONDS="1.5")
     assert done.exit_code == 0, done.output
     assert "  FAKE_SECONDS=1.5: 50% more time (" in done.stdout
-    assert done.stdout.splitlines()[-1] == "None of these remedies helps here."
+    assert done.stdout.splitlines()[-1].startswith("None of these remedies helps here: ")
 
 
 def test_remedies_that_could_not_be_measured_are_no_result(proving):
@@ -352,6 +395,56 @@ def test_rules_that_cannot_be_applied_do_not_pass(tmp_path, rules):
         assert done.exit_code == 1
         assert re.search(rf"not applied: .*gil.*; the run has no {lacks}", done.stderr)
         assert ("Nothing was measured" in done.stdout) == (path == failed)
+
+
+@pytest.mark.parametrize(
+    ("rules", "lacks"),
+    [
+        ("gil", ["tcp, which has no times of threads", "mpi, which has no measurements"]),
+        ("slow-links", ["mpi, which has no measurements"]),
+        ("any", ["tcp, which has no times of threads", "mpi, which has no measurements"]),
+    ],
+)
+def test_a_case_to_which_rules_were_not_applied_does_not_pass(tmp_path, rules, lacks):
+    tcp = builders.case("tcp")
+    records = [builders.sample(tcp, 10.0), builders.sample(FAKE, 10.0)]
+    threads = [builders.thread_time(FAKE), builders.failure(MPI)]
+    ended = builders.ended([*records, *threads])
+    path = builders.written(tmp_path, [FAKE, tcp, MPI], ended).path
+    done = processes.invoke("diagnose", path, "--fail-on", rules)
+    assert done.exit_code == 1
+    assert done.stderr.count("not applied to ") == len(lacks)
+    assert [lack for lack in lacks if lack not in done.stderr] == []
+
+
+def test_rules_apply_to_the_inner_ones_of_nested_regions(tmp_path):
+    cases = [builders.case(workload=name) for name in ("outer", "inner")]
+    common = {"launch": 0, "started_at_s": builders.EPOCH, "seconds": 10.0}
+    records = [
+        record
+        for n, case in enumerate(cases)
+        for record in (
+            Region(case_id=case.id, iteration=n, parent=n - 1, name=case.workload, **common),
+            builders.sample(case, 10.0, iteration=n), builders.end(case),
+            builders.thread_time(case, iteration=n),
+        )
+    ]  # fmt: skip
+    path = builders.written(tmp_path, cases, records).path
+    assert processes.invoke("diagnose", path, "--fail-on", "any").exit_code == 0
+
+
+def test_a_rule_is_failed_on_that_says_that_nothing_is_wrong_only_if_it_is_named(
+    installed, tmp_path
+):
+    fine = builders.finding(FAKE, is_fine=True)
+    rule = Rule(title="calm", limit="", find=lambda _: [fine], needs_profile=False)
+    installed("rule", {"calm": rule}, alone=True)
+    path = builders.written(tmp_path, [FAKE], builders.ended([builders.sample(FAKE, 1.0)])).path
+    statuses = [
+        processes.invoke("diagnose", path, "--fail-on", rules).exit_code
+        for rules in ("any", "calm")
+    ]
+    assert statuses == [0, 3]
 
 
 def test_diagnose_does_not_know_other_rules(fake_run):
