@@ -9,7 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stdout
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -62,7 +62,7 @@ def diagnose(ctx: click.Context, run: Path, form: str, fail_on: tuple[str, ...] 
             run, status = record(ctx, run)
     data = load(run)
     if form == "json":
-        click.echo(json.dumps([asdict(finding) for finding in data.findings]), nl=False)
+        click.echo(json.dumps(json.findings(data)), nl=False)
     else:
         nothing = "No rule has a finding."
         if data.measured.empty:

@@ -64,9 +64,9 @@ class Comparison:
 class Effect:
     """The share of the wall time that a case would save without a cause, from ``low`` to ``high``.
 
-    All are nan if it is unknown, and the limits also if no interval is known. An effect that
-    ``is_measured`` is the difference to the case with the remedy, with its 95 % interval; the
-    others are estimates.
+    All are nan if it is unknown. The limits are nan or alike if there is no interval, as of one
+    estimate of one iteration. An effect that ``is_measured`` is the difference to the case with the
+    remedy, with its 95 % interval; the others are estimates.
     """
 
     share: float = math.nan
@@ -80,6 +80,11 @@ class Effect:
         return not math.isnan(self.share)
 
     @property
+    def has_interval(self) -> bool:
+        """Whether the limits differ, or all launches have 0."""
+        return self.low < self.high or self.low == self.high == 0
+
+    @property
     def rank(self) -> float:
         """A number to sort by: the largest first, and those that are unknown last."""
         return -self.share if self.is_known else math.inf
@@ -89,12 +94,14 @@ class Effect:
 
         Examples
         --------
-        >>> str(Effect(share=0.64, low=0.41, high=0.7))
-        '64% (41 to 70%, estimated)'
+        >>> str(Effect(share=0.64, low=0.41, high=0.7)), str(Effect(share=0.64))
+        ('64% (41 to 70%, estimated)', '64% (no interval, estimated)')
         """
         origin = "measured" if self.is_measured else "estimated"
+        if not self.has_interval:
+            return f"{self.share:.0%} (no interval, {origin})"
         low, high = (f"{100 * limit:.0f}" for limit in (self.low, self.high))
-        limits = "" if math.isnan(self.low) or low == high else f"{low} to {high}%, "
+        limits = "" if low == high else f"{low} to {high}%, "
         return f"{self.share:.0%} ({limits}{origin})"
 
 

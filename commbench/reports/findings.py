@@ -143,14 +143,18 @@ def _names(run: Run) -> dict[str, str]:
     return {case.id: case.variant for case in run.suite.cases}
 
 
+def conclusion(finding: Finding) -> str:
+    """Return the rule, the effect and the statement of a finding."""
+    could = f"could take {finding.effect} less time: " * finding.effect.is_known
+    return f"[{finding.rule}] {could * (not finding.is_fine)}{finding.statement}"
+
+
 def details(run: Run) -> Iterator[str]:
     """Yield a paragraph for each finding, with its rule, evidence and what else may explain it."""
     for case_id, group in groupby(run.findings, lambda each: each.case_id):
         yield f"{run.case_names[case_id]}:"
         for each in group:
-            text = f"could take {each.effect} less time: " * (each.effect.is_known)
-            lines = [f"[{each.rule}] {text * (not each.is_fine)}{each.statement}."]
-            lines[0] += f" {_capitalized(_remedy(run, each))}."
+            lines = [f"{conclusion(each)}. {_capitalized(_remedy(run, each))}."]
             lines += [f"  evidence: {each.evidence}"] * bool(each.evidence)
             lines += [f"  but: {each.doubt}"] * bool(each.doubt)
             backends = dict.fromkeys(t["backend"] for t in each.trials if "backend" in t)
@@ -180,13 +184,18 @@ def tables(run: Run) -> Iterator[Table]:
                     Quantity(str(each.effect) if each.effect.is_known else "?", each.effect.share)
                     for _, each in shown
                 ],
-                "finding": [each.statement for _, each in shown],
-                "remedy": [_remedy(run, each) for _, each in shown],
+                "finding": [
+                    each.statement + f"\nevidence: {each.evidence}" * bool(each.evidence)
+                    for _, each in shown
+                ],
+                "remedy": [
+                    _remedy(run, each) + f"\nbut: {each.doubt}" * bool(each.doubt)
+                    for _, each in shown
+                ],
             },
             "could save: how much less time the case would take without the cause: an estimate, "
             "and the range of estimates and launches, which is no confidence interval; or what "
-            "the run has measured, with its 95% interval. They overlap, and don't add up; "
-            "commbench diagnose has the evidence.",
+            "the run has measured, with its 95% interval. They overlap, and don't add up.",
             text_columns={"finding", "remedy"},
         )
 

@@ -44,7 +44,7 @@ def render(run: Run) -> str:
         },
         "warnings": list(run.warnings),
         "verdicts": [*verdicts(run)],
-        "findings": [dataclasses.asdict(finding) for finding in run.findings],
+        "findings": findings(run),
         "cases": described,
         "pairs": run.pairs,
         "links": _rows(run.link_bandwidths),
@@ -71,6 +71,15 @@ def render(run: Run) -> str:
         # A join would keep half a gigabyte twice, where this extends the text.
         text += part
     return text
+
+
+def findings(run: Run) -> list[dict[str, Any]]:
+    """Return the fields of all findings; the limits of an effect without an interval are null."""
+    described = [dataclasses.asdict(finding) for finding in run.findings]
+    for fields, finding in zip(described, run.findings, strict=True):
+        if not finding.effect.has_interval:
+            fields["effect"] |= {"low": None, "high": None}
+    return described
 
 
 def dumps(value: Any) -> str:

@@ -1,7 +1,8 @@
 """``junit``: whether each case of a run could be measured, for continuous integration.
 
 A test case is a case of the suite. It has an error if one of its launches failed, and is skipped
-if it has no launch. ``commbench check --junit`` compares times with references instead.
+if it has no launch. Its output has the medians and the findings. ``commbench check --junit``
+compares times with references instead.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from xml.etree import ElementTree
 from commbench.analysis.run import Run
 from commbench.model import Case, Manifest
 from commbench.model.units import format_message_size
+from commbench.reports.findings import conclusion
 from commbench.reports.sections import median_time, printable
 
 
@@ -67,9 +69,10 @@ def _case(run: Run, measured: Case) -> ElementTree.Element:
         add_element(element, "error", "\n".join(lines), type="launch", message=message)
     elif ends.empty:
         add_element(element, "skipped", "", message="no launch has ended")
-    if len(summaries):
-        medians = (_median(run, row) for row in summaries.itertuples())
-        add_element(element, "system-out", "\n".join(medians))
+    printed = [_median(run, row) for row in summaries.itertuples()]
+    printed += [conclusion(each) for each in run.findings if each.case_id == measured.id]
+    if printed:
+        add_element(element, "system-out", "\n".join(printed))
     return element
 
 

@@ -8,6 +8,7 @@ import jinja2
 
 from commbench.analysis.run import Run
 from commbench.reports.figures import first_drawn
+from commbench.reports.findings import details
 from commbench.reports.html import page_opening
 from commbench.reports.sections import heading, printable
 
@@ -35,12 +36,22 @@ _TEMPLATE = """\
 {% else %}
 <p>No launch has ended well.</p>
 {% endfor %}
+{% for paragraph in findings %}
+{% if loop.first %}
+<details>
+<summary>All findings, with evidence</summary>
+{% endif %}
+<p style="white-space: pre-line; overflow-wrap: anywhere">{{ paragraph }}</p>
+{% if loop.last %}
+</details>
+{% endif %}
+{% endfor %}
 </div>
 """
 
 
 def render(run: Run) -> str:
-    """Return the heading, the verdict, the first figure, and the rest of the opening."""
+    """Return the heading, the verdict, the first figure, the rest of the opening, and findings."""
     figure = first_drawn(run)
     environment = jinja2.Environment(
         autoescape=True, trim_blocks=True, finalize=lambda value: printable(str(value))
@@ -48,6 +59,7 @@ def render(run: Run) -> str:
     return environment.from_string(_TEMPLATE).render(
         heading=heading(run),
         opening=page_opening(figure, run),
+        findings=details(run),
         figure=figure,
         image=base64.b64encode(figure.png).decode() if figure else "",
     )

@@ -264,7 +264,7 @@ def test_a_cause_of_the_fastest_is_named_or_warned_of(recorded, has_finding):
         for case, text, share in zip(cases, ("1 GB", "2 GB"), (0.4, 0.2), strict=True)
     )[: 1 + has_finding]
     text = "\n".join(map(str, opening.opening(run)))
-    named = "tcp could take 40% (estimated) less time: 1 GB (for the same reason, mpi 20%)"
+    named = "40% (no interval, estimated) less time: 1 GB (for the same reason, mpi 20%)"
     assert (named in text) == has_finding
     assert ("! merge over mpi: workers wrote 2.00 GB to disk" in text) != has_finding
     assert "! merge over tcp" not in text

@@ -1,16 +1,39 @@
 import itertools
+import json
 
 import builders
 import pytest
 from builders import failure, launches, message, sample, task, transfer, transport
 from shown import titled, titles
 
-from commbench.model import USER_CODE, ClusterSpec
+from commbench.model import USER_CODE, ClusterSpec, Effect, registry
+from commbench.reports import notebook
 from commbench.reports.opening import verdicts
 from commbench.reports.sections import tables
 
 CASE = builders.case()
 BIMODAL = (0.88, 7.84, 1.10, 7.90, 1.25, 7.91)
+
+
+@pytest.mark.parametrize(
+    "form", ["terminal", "tables", "markdown", "html", "json", "junit", "jupyter"]
+)
+def test_findings_have_their_evidence_and_doubt_in_all_formats_with_texts(form):
+    run = builders.in_memory([CASE], launches(CASE, [1.0]))
+    found = builders.finding(
+        CASE, rule="luck", statement="bad luck", evidence="dice", doubt="fate",
+        effect=Effect(share=0.4, low=0.4, high=0.4),
+    )  # fmt: skip
+    vars(run)["findings"] = (found,)
+    shown = notebook.render(run) if form == "jupyter" else registry.load("report", form)(run)
+    assert "bad luck" in shown
+    has_reasons = form not in ("junit", "terminal")
+    assert [text in shown for text in ("dice", "fate")] == [has_reasons] * 2
+    if form == "json":
+        effect = {"share": 0.4, "low": None, "high": None, "is_measured": False}
+        assert json.loads(shown)["findings"][0]["effect"] == effect
+    else:
+        assert "40% (no interval, estimated)" in " ".join(shown.split())
 
 
 def test_cases_with_different_parameters_have_separate_tables(recorded):
