@@ -17,7 +17,7 @@ import click
 
 from commbench import load
 from commbench.cli.results import FORM, PATH
-from commbench.errors import UnknownNameError
+from commbench.errors import UnknownNameError, UsageError
 from commbench.harness import interrupts, options
 from commbench.harness.options import RUN
 from commbench.model import Stopping, registry
@@ -32,17 +32,22 @@ FAILED = 3
 
 @click.command()
 @click.argument("run", type=RUN, metavar="RUN|SCRIPT.py")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS]")
 @FORM
 @click.option(
     "--fail-on", type=options.NAMES, metavar="RULES",
-    help="End with status 3 if one of these rules has a finding, as spilling,gil; or any, but that "
-    "nothing is wrong.",
+    help="End with status 3 if one of these rules has a finding, as spilling,gil; with any, if a "
+    "finding says that something is wrong.",
 )  # fmt: skip
 @click.pass_context
-def diagnose(ctx: click.Context, run: Path, form: str, fail_on: tuple[str, ...] | None) -> None:
+def diagnose(
+    ctx: click.Context, run: Path, arguments: tuple[str, ...], form: str,
+    fail_on: tuple[str, ...] | None,
+) -> None:  # fmt: skip
     """Say what slows RUN down, by how much, why, and what helps.
 
-    RUN is the directory of a run, or `latest`; or a script, which is profiled first.
+    RUN is the directory of a run, or `latest`; or a script, which is profiled first with the
+    ARGUMENTS.
     """
     from commbench.analysis import findings
     from commbench.cli.profile_command import record
@@ -59,7 +64,9 @@ def diagnose(ctx: click.Context, run: Path, form: str, fail_on: tuple[str, ...] 
     status = 0
     if run.suffix == ".py":
         with _stdout_as_stderr() if form == "json" else nullcontext():
-            run, status = record(ctx, run)
+            run, status = record(ctx, run, arguments)
+    elif arguments:
+        raise UsageError(f"{run} is no script, and takes no arguments: {' '.join(arguments)}")
     data = load(run)
     if form == "json":
         click.echo(json.dumps(json.findings(data)), nl=False)

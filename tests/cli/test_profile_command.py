@@ -407,10 +407,10 @@ def test_a_script_is_diagnosed_at_once(run_script):
                 print(client.gather(client.map(hold, range(12))))
                 client.submit(print, "in a worker").result()
             sys.__stdout__.write("buffered")
-            raise SystemExit(5)
+            raise SystemExit(int(sys.argv[2]))
     """
     options = ("--format", "json", "--fail-on", "any")
-    done, _ = run_script(code, command="diagnose", options=options)
+    done, _ = run_script(code, "--", "--status", "5", command="diagnose", options=options)
     # The status of the script precedes that of findings.
     assert done.returncode == 5, done.stderr
     found = {finding["rule"]: finding for finding in json.loads(done.stdout)}

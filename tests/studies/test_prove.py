@@ -447,6 +447,11 @@ def test_a_rule_is_failed_on_that_says_that_nothing_is_wrong_only_if_it_is_named
     assert statuses == [0, 3]
 
 
+def test_a_run_is_diagnosed_without_arguments(fake_run):
+    message = usage_error(processes.invoke("diagnose", fake_run, "other", "--fail-on", "any"))
+    assert "is no script, and takes no arguments: other" in message
+
+
 def test_diagnose_does_not_know_other_rules(fake_run):
     done = processes.invoke("diagnose", fake_run, "--fail-on", "slow-sample")
     assert "did you mean 'slow-samples'?" in usage_error(done)
