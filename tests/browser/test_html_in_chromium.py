@@ -347,6 +347,14 @@ def test_a_page_is_not_wider_than_a_narrow_screen(opened):
     assert opened.run("document.documentElement.scrollWidth") <= 400
 
 
+def test_findings_with_their_evidence_are_not_cut_on_a_narrow_screen(page):
+    metrics = {"width": 400, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    page.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    findings = "document.querySelector('#findings .scroll')"
+    assert page.run(f"{findings}.innerText.includes('evidence: ')")
+    assert page.run(f"{findings}.scrollWidth <= {findings}.clientWidth")
+
+
 @pytest.mark.parametrize("n_workers", [8, 64])
 def test_no_matrix_is_cut_on_a_narrow_screen(n_workers, window, recorded, written):
     case = builders.case(n_workers=n_workers)
