@@ -26,7 +26,6 @@ from trials import BUDGET_S, SHARES, TRIALS, Outcome, is_precise  # noqa: E402
 from commbench.model import Stopping  # noqa: E402
 
 FILE = ROOT / "results" / "truth" / "outcomes.jsonl"
-N_RESAMPLED = 500
 PAGE = ROOT / "docs" / "truth.md"
 ENDS = "the trial {} runs to its end"
 SUPERSEDED = {
@@ -134,7 +133,7 @@ def resampled(table: pd.DataFrame) -> tuple[str, str]:
         return "", ""
     size = int(np.median([min(map(len, medians.values())) for medians in trials]))
     blocks = [block for medians in trials for block in zip(*medians.values(), strict=False)]
-    pool, dice = np.array(blocks), np.random.default_rng(0)
+    pool = np.array(blocks)
     rows, missed = [], []
     # With make run's time for two backends, and with the default budget.
     for budget_s in (BUDGET_S, Stopping().budget_s):
@@ -144,19 +143,19 @@ def resampled(table: pd.DataFrame) -> tuple[str, str]:
             verdicts = {"faster"} if factor < 1 else {"faster", "slower"}
             compared = [
                 sequentially(list(one[:, None]), list(factor * two[:, None]))
-                for first in dice.integers(len(pool) - n + 1, size=N_RESAMPLED)
+                for first in range(len(pool) - n + 1)
                 for one, two in [pool[first : first + n].T]
             ]
             shares[factor] = np.mean([each.verdict in verdicts for each in compared])
             if factor == 1:
                 same = pd.Series([each.verdict == "same" for each in compared if is_precise(each)])
-        cells = [f"{shares[1.0]:.1%}", f"{shares[0.9]:.0%}", f"{shares[0.85]:.0%}"]
+        cells = [_share(shares[factor], len(pool) / n) for factor in (1.0, 0.9, 0.85)]
         cells.append(f"{same.sum()} of {len(same)}")
         rows.append(" | ".join([f"| {budget_s:.0f} s, {n} blocks", *cells]) + " |")
         goals = {
-            f"call equal backends different in {cells[0]} (goal: 5 %)": shares[1.0] <= 0.05,
-            f"detect 10 % less time in {cells[1]} (goal: 80 %)": shares[0.9] >= 0.8,
-            f"detect 15 % less in {cells[2]} (goal: 95 %)": shares[0.85] >= 0.95,
+            f"call equal backends different in {cells[0]}, goal: 5 %": shares[1.0] <= 0.05,
+            f"detect 10 % less time in {cells[1]}, goal: 80 %": shares[0.9] >= 0.8,
+            f"detect 15 % less in {cells[2]}, goal: 95 %": shares[0.85] >= 0.95,
             f"call precise equal backends the same in {cells[3]} (goal: half)": 2 * same.sum()
             >= len(same),
         }
@@ -169,9 +168,9 @@ def resampled(table: pd.DataFrame) -> tuple[str, str]:
     text = f"""
 ## Resampled runs
 
-Each share is of {N_RESAMPLED} runs: windows of consecutive blocks (a launch of each backend) from
-the {len(pool)} blocks of {len(trials)} trials of equal backends, with five looks. For *detected*,
-one backend's times are multiplied by 0.9 or 0.85. Windows overlap, so the shares are uncertain.
+Each share is of all windows of consecutive blocks (a launch of each backend) from the {len(pool)}
+blocks of {len(trials)} trials of equal backends, with five looks. For *detected*, one backend's
+times are multiplied by 0.9 or 0.85. The intervals are for as many windows as don't overlap.
 *Precise*: the ratio's standard error is at most 2 %. `make run` compares four backends in about as
 many blocks as the shorter runs, and can miss more: its report says what. `commbench compare`
 without `--control` calls successive runs of tcp different in {rate(differ)}.
@@ -182,6 +181,13 @@ without `--control` calls successive runs of tcp different in {rate(differ)}.
 {resampled_rows}
 """
     return text, "".join(missed)
+
+
+def _share(share: float, n: float) -> str:
+    """Return a share with Clopper and Pearson's interval for `n` independent ones."""
+    low = stats.beta.ppf(0.025, share * n, n - share * n + 1) if share else 0.0
+    high = stats.beta.ppf(0.975, share * n + 1, n - share * n) if share < 1 else 1.0
+    return f"{share:.0%} ({low:.0%} to {high:.0%})"
 
 
 def launches(table: pd.DataFrame) -> str:
