@@ -115,6 +115,33 @@ def quantiles(values: Array, group: Array, q: Sequence[float]) -> Array:
     return result
 
 
+def are_within(q: Sequence[float], n: Array | int) -> Array:
+    """Return a mask of the quantiles of `n` values beyond which a value is expected on either side.
+
+    With fewer values, others than the median would only be a version of the extremes.
+
+    Parameters
+    ----------
+    q
+        The quantiles, from 0 to 1.
+    n
+        The numbers of values, shape (n_groups,) or ().
+
+    Returns
+    -------
+    ndarray
+        Shape (len(q), n_groups) or (len(q),).
+
+    Examples
+    --------
+    >>> are_within([0.25, 0.5, 0.95], 4), are_within([0.25, 0.5, 0.95], 2)
+    (array([ True,  True, False]), array([False,  True, False]))
+    """
+    shares = np.array(q)
+    beyond = np.multiply.outer(np.where(shares == 0.5, 1, np.minimum(shares, 1 - shares)), n)
+    return beyond > 1 - 1e-9
+
+
 def union_lengths(start: Array, stop: Array, group: Array) -> Array:
     """Return the length of the union of each group's intervals.
 

@@ -38,7 +38,8 @@ class PairBandwidths:
     ----------
     table
         One row per case, channel, source and destination: ``n`` transfers, their ``bytes``; the
-        quantiles ``q25_Bps``, ``q50_Bps``, ``q75_Bps`` of bytes / duration over single transfers;
+        quantiles ``q25_Bps``, ``q50_Bps``, ``q75_Bps`` of bytes / duration over single transfers,
+        of fewer than four the median only;
         ``low_Bps`` and ``high_Bps``, the interval of the launches' medians, with its ``confidence``
         (0 and nan for a single launch, and if no launch of the case ended well);
         ``mean_Bps`` = Σ bytes / Σ duration; ``busy_Bps`` = Σ bytes / time in which at least one
@@ -128,9 +129,9 @@ def _measured(pair: Array, window: Array, timed: list[Array]) -> tuple[dict[str,
     seconds[~is_timed] = 0
     single_Bps = np.full(len(nbytes), np.nan)  # noqa: N806 - the spelling of the unit
     np.divide(nbytes, seconds, out=single_Bps, where=is_timed)
-    q25, q50, q75 = grouping.quantiles(single_Bps, pair, [0.25, 0.5, 0.75])
     (medians,) = grouping.quantiles(single_Bps, window, [0.5])
     n = np.diff(first, append=len(nbytes))
+    n_timed = np.add.reduceat(is_timed, first, dtype=int)
     timed_bytes = np.add.reduceat(nbytes * is_timed, first)
     total_s = np.add.reduceat(seconds, first)
     # If no transfer was timed, the bandwidth is unknown: neither 0 nor infinite.
@@ -139,15 +140,21 @@ def _measured(pair: Array, window: Array, timed: list[Array]) -> tuple[dict[str,
         "pair": pair[first],
         "n": n,
         "bytes": np.add.reduceat(nbytes, first),
-        "q25_Bps": q25,
-        "q50_Bps": q50,
-        "q75_Bps": q75,
+        **_quartiles(single_Bps, pair, n_timed),
         **_intervals(medians, launches),
         "mean_Bps": timed_bytes / total_s,
         "busy_Bps": timed_bytes / busy_s,
         "concurrency": total_s / busy_s,
-        "n_untimed": n - np.add.reduceat(is_timed, first, dtype=int),
+        "n_untimed": n - n_timed,
     }, single_Bps
+
+
+def _quartiles(single_Bps: Array, group: Array, n_timed: Array) -> dict[str, Array]:  # noqa: N803
+    """Return the median of each group, and the quartiles of those with enough timed transfers."""
+    shares = [0.25, 0.5, 0.75]
+    quartiles = grouping.quantiles(single_Bps, group, shares)
+    quartiles[~grouping.are_within(shares, n_timed)] = np.nan
+    return dict(zip(("q25_Bps", "q50_Bps", "q75_Bps"), quartiles, strict=True))
 
 
 def _phases(batches: pd.DataFrame, pair: Array, pairs: Array) -> dict[str, Array]:
@@ -305,7 +312,7 @@ def link_bandwidths(run: Run) -> pd.DataFrame:
     DataFrame
         One row per case, channel and class, from the nearest to the farthest: ``n_pairs``, their
         ``n`` transfers and ``bytes``, and the quantiles ``q25_Bps``, ``q50_Bps``, ``q75_Bps`` of
-        bytes / duration over the single transfers of all pairs. ``slowest_Bps`` and
+        bytes / duration over the single transfers of all pairs, as of pairs. ``slowest_Bps`` and
         ``fastest_Bps`` are the smallest and the largest of the pairs' medians.
     """
     bandwidths, key = run.pair_bandwidths, ["case_id", "channel", "link"]
@@ -323,8 +330,8 @@ def link_bandwidths(run: Run) -> pd.DataFrame:
     order = grouping.sort_order(classes)
     classes, single_Bps = classes[order], bandwidths.single_Bps[order]  # noqa: N806 - the unit
     del order
-    quartiles = grouping.quantiles(single_Bps, classes, [0.25, 0.5, 0.75])
-    table[["q25_Bps", "q50_Bps", "q75_Bps"]] = quartiles.T
+    n_timed = table["n"] - by_class["n_untimed"].sum().to_numpy()
+    table = table.assign(**_quartiles(single_Bps, classes, n_timed.to_numpy()))
     table = table[[*_CLASS_NAMES, *table.columns.drop(_CLASS_NAMES)]]
     nearest_first = sorted(range(len(table)), key=lambda row: rank(table["link"].iloc[row]))
     return in_suite_order(table.iloc[nearest_first], run, ["channel"])

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from commbench.stats import grouping
 from commbench.stats.inference import launches_interval
 from commbench.stats.selection import GROUP, good_launches, in_suite_order, outer_regions
 from commbench.stats.stability import modes
@@ -76,10 +77,9 @@ def _summarize(
     low, high, level = launches_interval(medians.tolist() if n_good else [])
     seconds = samples["seconds"].to_numpy()
     low_mode, high_mode, share = (n_good and modes(medians.to_numpy())) or (math.nan,) * 3
-    shares = np.array([0.05, 0.25, 0.75, 0.95, 0.99])
+    shares = [0.05, 0.25, 0.75, 0.95, 0.99]
     quantiles = np.quantile(seconds, shares)
-    # With fewer samples they would only be a version of the minimum or the maximum.
-    quantiles[len(seconds) * np.minimum(shares, 1 - shares) < 1 - 1e-9] = math.nan
+    quantiles[~grouping.are_within(shares, len(seconds))] = math.nan
     p5, p25, p75, p95, p99 = quantiles.tolist()
     median_s = float(medians.median())
     known = payload_bytes > 0 and median_s > 0

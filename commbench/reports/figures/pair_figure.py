@@ -299,6 +299,9 @@ def _write(
         values = pairs[column].to_numpy() * factor
         cells = zip(*grid.cells(pairs), values, pairs.q50_Bps / median, strict=True)
         for i, j, value, ratio in cells:
+            # Few transfers have no quartiles.
+            if math.isnan(value):
+                continue
             ax.text(
                 j + 0.5, i + 0.5 + offset, number(value), size=size, weight=weight,
                 ha="center", va="center", color=style.contrast(colours.to_rgba(ratio)[:3]),
