@@ -31,7 +31,6 @@ UNITS = {
     "throughput": {"B/s": 1.0, "kB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9},
 }
 """The factors of units to seconds, or to bytes per second."""
-_COLUMNS = {"time": "median_s", "throughput": "throughput_Bps"}
 _CLUSTER = ("n_workers", "threads_per_worker", "device")
 _MIN_TOLERANCE = 0.1
 _FALSE_ALARMS = 0.05
@@ -106,17 +105,20 @@ class _ReferenceFile:
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """A reference, the measured value in the same unit, nan if there is none, and the limits."""
+    """A reference, the measured value in the same unit, and the limits.
+
+    There are two ``values`` if launches split into modes, and none if nothing was measured.
+    """
 
     reference: Reference
-    value: float
+    values: tuple[float, ...]
     limits: tuple[float, float]
 
     @property
     def ok(self) -> bool:
-        """Whether the value is known and within the limits."""
+        """Whether the values are known and within the limits."""
         low, high = self.limits
-        return low <= self.value <= high
+        return bool(self.values) and low <= min(self.values) and max(self.values) <= high
 
 
 def read(path: Path) -> tuple[Reference, ...]:
@@ -185,14 +187,14 @@ def compare_with_references(run: Run, references: Sequence[Reference]) -> list[C
         )
     checks = []
     for reference in mine:
-        value, n_launches = _value(run, reference)
+        values, n_launches = _values(run, reference)
         limits = reference.limits(n_launches or 1, len(mine))
-        checks.append(Check(reference=reference, value=value, limits=limits))
+        checks.append(Check(reference=reference, values=values, limits=limits))
     return checks
 
 
-def _value(run: Run, reference: Reference) -> tuple[float, int]:
-    """Return the value in the unit of the reference, and its number of launches."""
+def _values(run: Run, reference: Reference) -> tuple[tuple[float, ...], int]:
+    """Return the value, or that of both modes, in the reference's unit, and the launches."""
     cases = [case for case in run.suite.cases if _matches(case, reference)]
     if not cases:
         known = ", ".join(f"{case.workload} over {case.variant}" for case in run.suite.cases)
@@ -216,10 +218,20 @@ def _value(run: Run, reference: Reference) -> tuple[float, int]:
     # Launches that were cut short are not compared.
     rows = rows[rows["n_launches"] > 0]
     if rows.empty:
-        return math.nan, 0
-    in_base_units = float(rows[_COLUMNS[reference.metric]].iloc[0])
-    n_launches = int(rows["n_launches"].iloc[0])
-    return in_base_units / UNITS[reference.metric][reference.unit], n_launches
+        return (), 0
+    row = rows.iloc[0]
+    # A median between modes is the time of no launch.
+    times = (
+        [row["median_s"]] if math.isnan(row["low_mode_s"]) else row[["low_mode_s", "high_mode_s"]]
+    )
+    unit = UNITS[reference.metric][reference.unit]
+    values = tuple(
+        float(
+            seconds / unit if reference.metric == "time" else row["payload_bytes"] / seconds / unit
+        )
+        for seconds in times
+    )
+    return values, int(row["n_launches"])
 
 
 def _matches(case: Case, reference: Reference) -> bool:

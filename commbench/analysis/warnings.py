@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -43,6 +43,8 @@ _SPREADS = {
     ),
 }
 """The spreading quantity, in full and in short, and the remedy, by column of ``stats.spreads``."""
+MAX_CPU_TIME = 1.05
+"""The CPU time as a share of cores × time that clocks which are read one by one may have."""
 MAX_CHANCE, MIN_DRIFT = 0.01, 0.05
 """The maximum p-value and the minimum relative change of a drift."""
 MIN_CLOCK_STEPS = 100
@@ -51,6 +53,7 @@ CLOCKED_LAYERS = {"workload": 1, "worker": 1, "comm": 2, "coroutine": 2}
 """The layers whose samples are timed one by one, and the timed duration in samples."""
 LOCAL = "local"
 """The name in the records of the host on which the run was started."""
+_ITERATION = ["case_id", "launch", "iteration"]
 MESSAGE_BYTES = 1000
 """More than a message about a task has."""
 _MIN_COVERAGE = 0.95
@@ -101,8 +104,8 @@ def find(run: Run) -> list[str]:
             "use the commbench that made the run"
         )
     for check in (
-        _unequal_work, _modes, _running_clusters, _clocks, undecided, _imprecise, _launches,
-        _untimed, _coverage,
+        _unequal_work, _modes, _running_clusters, _clocks, _cpu_time, undecided, _imprecise,
+        _launches, _untimed, _coverage,
     ):  # fmt: skip
         texts += guarded(check, run)
     return texts + disturbances(run)
@@ -187,6 +190,22 @@ def _clocks(run: Run) -> Iterator[str]:
             f"{n_zero} of {len(seconds)} samples took no time, by their clock: it is too coarse "
             "for them, and a ratio or bandwidth of such a median is not given"
         )
+
+
+def _cpu_time(run: Run) -> Iterator[str]:
+    n_cores = cores.usable(run.manifest.environment.get("cpu") or {})
+    samples = run.measured[run.measured["layer"] == "workload"]
+    sums = samples.groupby("case_id")[["cpu_seconds", "seconds"]].sum()
+    for case in run.suite.cases:
+        if not n_cores or case.id not in sums.index or _may_be_remote(case):
+            continue
+        cpu_s, wall_s = sums.loc[case.id]
+        if cpu_s > MAX_CPU_TIME * n_cores * wall_s:
+            yield (
+                f"{run.case_names[case.id]}: {cpu_s:.3g} CPU s in {wall_s:.3g} s are more than "
+                f"{n_cores:g} core{'s' if n_cores != 1 else ''} have: don't rely on its CPU "
+                "seconds, and report this to commbench"
+            )
 
 
 def _modes(run: Run) -> Iterator[str]:
@@ -338,10 +357,18 @@ def _coverage(run: Run) -> Iterator[str]:
             )
 
 
+class Undisturbed(NamedTuple):
+    """A run without the launches ``left_out``; disturbed ones that count are ``kept``."""
+
+    run: Run
+    left_out: list[str]
+    kept: list[str]
+
+
 def undisturbed(
     *runs: Run, same: Mapping[str, str] = MappingProxyType({}), control: str = ""
-) -> list[tuple[Run, list[str]]]:
-    """Return runs without the launches that others disturbed, and the names of these.
+) -> list[Undisturbed]:
+    """Return runs without the launches that others disturbed, and the names of these launches.
 
     Launches are left out in which other processes or the hypervisor had more of the cores' time
     than ``MAX_OTHERS`` or ``MAX_STOLEN``. All launches of a case stay in all runs if too few for a
@@ -373,15 +400,20 @@ def undisturbed(
                 too_few |= {first.get(each, each) for each in both}
     results = []
     for run, each in zip(runs, ends, strict=True):
-        is_out = each.pop("is_out") & ~each.pop("case").isin(too_few)
-        names = [
-            f"{run.case_names[case_id]} {', '.join(map(str, sorted(launches)))}"
-            for case_id, launches in each[is_out].groupby("case_id", sort=False)["launch"]
-        ]
+        is_disturbed, counts = each.pop("is_out"), each.pop("case").isin(too_few)
+        is_out = is_disturbed & ~counts
+        left_out, kept = (
+            [
+                f"{run.case_names[case_id]} {', '.join(map(str, sorted(launches)))}"
+                for case_id, launches in each[which].groupby("case_id", sort=False)["launch"]
+            ]
+            for which in (is_out, is_disturbed & counts)
+        )
         is_in = ~pd.MultiIndex.from_frame(run.core_use[["case_id", "launch"]]).isin(
             pd.MultiIndex.from_frame(each.loc[is_out, ["case_id", "launch"]])
         )
-        results.append((run.replace(ends=each[~is_out], core_use=run.core_use[is_in]), names))
+        without = run.replace(ends=each[~is_out], core_use=run.core_use[is_in])
+        results.append(Undisturbed(without, left_out, kept))
     return results
 
 
@@ -472,9 +504,10 @@ def _unstable_samples(run: Run) -> Iterator[Disturbance]:
             )
             texts.setdefault(column, []).append(text)
         if column in texts:
-            largest.append(f"{_share(spreads[column].max(), 'up to ')} {where}")
+            before = "up to " * (not largest)
+            largest.append(f"{_share(spreads[column].max(), before)} {where}")
     n_cases = spreads["case_id"].nunique()
-    statement = f"times spread by {' and '.join(largest)}"
+    statement = f"times spread by {', '.join(largest)}"
     statement += f" ({len(unstable)} of {n_cases} cases)" * (n_cases > 1)
     for column, listed in texts.items():
         what, _, remedy = _SPREADS[column]
@@ -582,12 +615,17 @@ def _oversubscription(run: Run) -> Iterator[Disturbance]:
         return
     layers = run.samples.groupby("case_id")["layer"].unique()
     local = {case.id: case for case in run.suite.cases if not _may_be_remote(case)}
-    idle = stats.idle_cores(run).set_index("case_id")
-    polling, crowded = dict[str, int](), dict[str, int]()
+    idle, ready = stats.idle_cores(run).set_index("case_id"), _ready_threads(run)
+    polling, crowded = dict[str, int](), dict[str, float]()
     for case_id, case in local.items():
         if case_id not in layers.index:
             continue
-        n_busy = max(_n_busy_threads(case, layer) for layer in layers[case_id])
+        n_busy = max(
+            ready.get(case_id, _n_busy_threads(case, layer))
+            if layer == "workload"
+            else _n_busy_threads(case, layer)
+            for layer in layers[case_id]
+        )
         if case_id in idle.index and idle["idle_cores"][case_id] > _POLLS * n_cores:
             # The layer worker of pingpong has a scheduler and a client besides its two workers.
             n_processes = max(idle["n_processes"][case_id], 4 if "worker" in layers[case_id] else 0)
@@ -613,7 +651,7 @@ def _oversubscription(run: Run) -> Iterator[Disturbance]:
             else f"{len(crowded)} of {len(run.case_names)} cases"
         )
         yield Disturbance(
-            f"{who}: up to {max(crowded.values())} busy threads share {n_cores:g} "
+            f"{who}: up to {max(crowded.values()):.2g} busy threads share {n_cores:g} "
             f"core{'s' if n_cores != 1 else ''}",
             ": they take turns, and times contain waits for a core; take fewer workers, threads or "
             "pairs, or more cores",
@@ -621,8 +659,24 @@ def _oversubscription(run: Run) -> Iterator[Disturbance]:
         )
 
 
+def _ready_threads(run: Run) -> pd.Series[float]:
+    """Return the mean number of threads that were on a core or waited for one, per case.
+
+    Those of the workers, the scheduler and the client, with event loops and progress threads; the
+    median over iterations. Cases whose waits were not recorded are not included.
+    """
+    threads = stats.counted(run.threads[run.threads["seconds"] > 0], run)
+    waited = threads.groupby("case_id")["wait_seconds"].transform("sum") > 0
+    ready = (threads["cpu_seconds"] + threads["wait_seconds"]) / threads["seconds"]
+    by_iteration = ready[waited].groupby([threads[name] for name in _ITERATION]).sum()
+    return by_iteration.groupby("case_id").median()
+
+
 def _n_busy_threads(case: Case, layer: str) -> int:
-    """Return how many threads are busy at once while a layer is measured."""
+    """Return how many threads are busy at once while a layer is measured, where nothing shows it.
+
+    Event loops of workers are left out: they are busy while tasks wait for them.
+    """
     match layer:
         case "workload":
             # The workers' threads, the scheduler and the client.

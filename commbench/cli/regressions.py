@@ -46,7 +46,7 @@ _MIN_EFFECT = click.option(
 _ON_UNDECIDED = click.option(
     "--undecided", "on_undecided", type=click.Choice(["pass", "fail"]),
     help="Whether a case that the launches don't decide is exit status 0 or 4.  [default: pass, "
-         "but fail if the launches are too few to show any slower case]",
+         "but fail if the launches are too few to show any slower case, or runs moved other bytes]",
 )  # fmt: skip
 _FORM = click.option(
     "--format", "form", type=click.Choice(["terminal", "markdown", "junit", "json"]),
@@ -90,12 +90,11 @@ def compare(
         )
     sessions = _sessions(history, old, new, control or "") if history else []
     failed = _has_failed(new, match.same.values())
-    (old, left_out), (new, more_left_out) = warnings.undisturbed(
-        old, new, same=match.same, control=control or ""
-    )
+    first, second = warnings.undisturbed(old, new, same=match.same, control=control or "")
     compared = _compare_runs(
-        old, new, min_effect, control=control or "", history=sessions, on_undecided=on_undecided,
-        left_out=(left_out, more_left_out), failed=failed,
+        first.run, second.run, min_effect, control=control or "", history=sessions,
+        on_undecided=on_undecided, left_out=(first.left_out, second.left_out),
+        kept=(first.kept, second.kept), failed=failed,
     )  # fmt: skip
     ctx.exit(_show(compared, form))
 
@@ -144,7 +143,7 @@ def _readable(run: Run, control: str) -> Iterator[Run]:
     from commbench.stats.comparison import sides
 
     try:
-        ((session, _),) = warnings.undisturbed(run, control=control)
+        ((session, *_),) = warnings.undisturbed(run, control=control)
         sides(session)
     except ResultsError as error:
         click.echo(f"Not in the history: {error}", err=True)
@@ -198,7 +197,7 @@ def _show(compared: ComparedRuns, form: str) -> int:
         return REGRESSION
     if compared.failed or compared.lost:
         return 1
-    return UNDECIDED if compared.outcome == "undecided" and compared.undecided_fail else 0
+    return UNDECIDED if compared.has_failure else 0
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

@@ -81,13 +81,14 @@ def open_(run: Path) -> None:
 
 
 def undisturbed(run: Run) -> Run:
-    """Return a run without the launches that others disturbed, and print which these are."""
+    """Return a run without the launches that others disturbed, and print which were disturbed."""
     from commbench.analysis import warnings
 
-    ((kept, names),) = warnings.undisturbed(run)
-    if names:
-        click.echo(f"left out, as others used the cores: launches of {'; '.join(names)}", err=True)
-    return kept
+    ((rest, left_out, kept),) = warnings.undisturbed(run)
+    for what, names in (("left out", left_out), ("counted, as too few others are left", kept)):
+        if names:
+            click.echo(f"{what}: launches of {'; '.join(names)}: others used the cores", err=True)
+    return rest
 
 
 @click.command()

@@ -2,11 +2,13 @@
 
 A line that begins with ``#`` is a comment. All others are a size in bytes and its numbers: µs for
 ``osu_latency``, MB/s with MB = 10⁶ B for ``osu_bw`` and ``osu_bibw``, and MB/s and messages per
-second for ``osu_mbw_mr``. OSU prints means over one launch; these are medians over launches.
+second for ``osu_mbw_mr``. OSU prints means over one launch; these are medians over launches. Sizes
+whose launches split into two modes have no number: a comment has both times.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import pandas as pd
@@ -15,6 +17,7 @@ from commbench import stats
 from commbench.analysis.run import Run
 from commbench.errors import UsageError
 from commbench.model import LAYERS, Case
+from commbench.reports.sections import median_time
 
 _LATENCY = ("Latency Test", "# Size          Latency (us)")
 _BANDWIDTH = "# Size      Bandwidth (MB/s)"
@@ -71,6 +74,9 @@ def _block(run: Run, case: Case, group: pd.DataFrame) -> Iterator[str]:
         yield f"# [ pairs: {case.params['pairs']} ] [ window size: {case.params['window']} ]"
     yield columns
     for row in group.sort_values("payload_bytes").itertuples():
+        if not math.isnan(row.low_mode_s):
+            yield f"# {row.payload_bytes}: launches split into two modes, {median_time(row)}"
+            continue
         if mode in stats.LATENCY_MODES:
             numbers = [row.median_s * 1e6]
         else:

@@ -17,20 +17,23 @@ from commbench.machine import cores
 from commbench.model import Comparison, Manifest
 from commbench.model.units import format_bytes, format_message_size, format_seconds
 from commbench.reports import json, junit, markdown, terminal
-from commbench.reports.sections import Table, plural, some, started_at
+from commbench.reports.sections import Table, plural, range_ends, some, started_at
 from commbench.reports.sections.differences import (
     VERDICT_COLUMNS,
     note,
     times,
     verdict_cells,
 )
-from commbench.stats.comparison import EQUAL_WORK, FEW_BYTES
+from commbench.stats.comparison import EQUAL_WORK, FEW_BYTES, relative_to
 from commbench.stats.comparison import sides as measured_sides
+from commbench.stats.inference import MIN_LAUNCHES
 from commbench.stats.selection import good_launches
+from commbench.stats.stability import modes
 
 _MOST_NAMED = 4
 _MAX_ITERATIONS_RATIO = 2.0
 _PASSES = "This passes, except with --undecided fail"
+_OTHER_WORK = "Times of other work have no verdict; this fails, except with --undecided pass"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +42,8 @@ class ComparedRuns:
 
     With a ``control``, these are of multiples of the times of that backend. ``on_undecided`` is
     ``pass``, ``fail``, or None: pass, but fail if the launches can't show any slower case.
-    ``left_out`` has the disturbed launches of both runs that don't count; ``failed`` says whether a
-    launch failed that no other has replaced.
+    ``left_out`` has the disturbed launches of both runs that don't count, ``kept`` those that do;
+    ``failed`` says whether a launch failed that no other has replaced.
     """
 
     baseline: Run
@@ -52,6 +55,7 @@ class ComparedRuns:
     on_undecided: str | None = None
     sides: tuple[str, str] = ("first", "second")
     left_out: tuple[Sequence[str], Sequence[str]] = ((), ())
+    kept: tuple[Sequence[str], Sequence[str]] = ((), ())
     failed: bool = False
 
     def with_verdict(self, *verdicts: str) -> list[Comparison]:
@@ -63,7 +67,8 @@ class ComparedRuns:
         """``slower`` if any case is slower, else ``undecided`` if any is, else ``not slower``."""
         if self.with_verdict("slower"):
             return "slower"
-        if self.with_verdict("inconclusive") or self.without_control or not self.comparisons:
+        is_open = self.with_verdict("inconclusive", "unequal") or self.without_control
+        if is_open or not self.comparisons:
             return "undecided"
         return "not slower"
 
@@ -73,11 +78,19 @@ class ComparedRuns:
         is_blind = all(math.isinf(each.detectable) for each in self.comparisons)
         return self.on_undecided == "fail" or (is_blind and self.on_undecided is None)
 
+    @property
+    def has_failure(self) -> bool:
+        """Whether a case of these runs is a failure, or undecided ones are."""
+        is_lax = self.outcome != "undecided" or not self.undecided_fail
+        return not is_lax or any(map(self.fails, self.comparisons))
+
     def fails(self, comparison: Comparison) -> bool:
         """Return whether a case of these runs is a failure."""
         if comparison.verdict == "inconclusive":
             return self.undecided_fail
-        return comparison.verdict == "slower"
+        # More bytes may be a part of a slowdown, so that they don't pass unseen.
+        is_unequal = comparison.verdict == "unequal" and self.on_undecided != "pass"
+        return is_unequal or comparison.verdict == "slower"
 
     @cached_property
     def without_control(self) -> dict[str, str]:
@@ -132,6 +145,7 @@ class ComparedRuns:
         """The verdicts in a line each, with their cases: the worst first; then other bytes."""
         groups = (
             ("Slower", ("slower",), ""),
+            ("Not comparable", ("unequal",), f". {_OTHER_WORK}"),
             ("Undecided", ("inconclusive",), f". {self._remedy()}"),
             ("Faster", ("faster",), ""), ("Same", ("same",), ""),
         )  # fmt: skip
@@ -229,8 +243,8 @@ class ComparedRuns:
     @property
     def table(self) -> Table:
         """The comparisons, with both times."""
-        form = times if self.control else format_seconds
         first, second = self.sides
+        medians = [_medians(run, self.control) for run in (self.baseline, self.candidate)]
         has_history = any(not math.isnan(c.sessions_ratio) for c in self.comparisons)
         days = ("other\ndays",) * has_history
         return Table(
@@ -238,12 +252,20 @@ class ComparedRuns:
             ("case", first, second, *days, *VERDICT_COLUMNS),
             tuple(
                 (
-                    self.case(c), form(c.baseline_s), form(c.candidate_s),
+                    self.case(c),
+                    *(
+                        cells[case_id, c.layer, c.payload_bytes]
+                        for cells, case_id in zip(
+                            medians, (c.baseline_id, c.candidate_id), strict=True
+                        )
+                    ),
                     *(times(c.sessions_ratio) for _ in days), *verdict_cells(c),
                 )
                 for c in self.comparisons
             ),
             note(self.comparisons, self._count if len(self.comparisons) > 1 else "")
+            + " a or b: launches split into two modes."
+            * any(" or " in text for cells in medians for text in cells.values())
             + f" {first}, {second}: medians over launches of the time over that of {self.control} "
             "in the same block, so that a change of the machine, which affects both, cancels."
             * bool(self.control)
@@ -304,15 +326,36 @@ class ComparedRuns:
             *["two sessions of the same software may differ, too: --control or --history"]
             * self._may_be_the_day,
             *(
-                f"left out of {side}, because others had over {cores.MAX_OTHERS:.0%} or the "
-                f"hypervisor over {warnings.MAX_STOLEN:.0%} of the cores: launches of "
-                + "; ".join(names)
-                for side, names in zip((one, two), self.left_out, strict=True)
+                f"{what} {side}, {why} others had over {cores.MAX_OTHERS:.0%} or the hypervisor "
+                f"over {warnings.MAX_STOLEN:.0%} of the cores: launches of " + "; ".join(names)
+                for what, why, named in (
+                    ("left out of", "because", self.left_out),
+                    (
+                        "counted in",
+                        f"because fewer than {MIN_LAUNCHES} are left, although",
+                        self.kept,
+                    ),
+                )
+                for side, names in zip((one, two), named, strict=True)
                 if names
             ),
             *(f"{'both runs' if text in second else one}: {text}" for text in first),
             *(f"{two}: {text}" for text in second if text not in first),
         ]
+
+
+def _medians(run: Run, control: str) -> dict[tuple[str, str, int], str]:
+    """Return the median of each side, or both modes if its launches split into two."""
+    cells = {}
+    for side in relative_to(control, measured_sides(run)) if control else measured_sides(run):
+        each = modes(side.medians)
+        numbers = (side.median_s,) if each is None else each[:2]
+        if control:
+            text = " or ".join(map(times, numbers))
+        else:
+            text = " or ".join(range_ends(*numbers)) if each else format_seconds(side.median_s)
+        cells[side.case.id, side.layer, side.payload_bytes] = text
+    return cells
 
 
 def _terminal(runs: ComparedRuns) -> str:
@@ -336,7 +379,7 @@ def _junit(runs: ComparedRuns) -> str:
         text = f"{verdict}: {time} as long, 95 % interval {interval}"
         if runs.fails(comparison):
             junit.add_element(case, "failure", text, type=verdict, message=text)
-        elif verdict == "inconclusive":
+        elif verdict in ("inconclusive", "unequal"):
             junit.add_element(case, "skipped", "", message=text)
         else:
             junit.add_element(case, "system-out", text)
@@ -399,13 +442,14 @@ def check_text(run: Manifest, checks: Sequence[Check]) -> str:
         f"{run.id} against its references",
         {
             "what": [r.short_name if n_named[r.short_name] == 1 else r.name for r in references],
-            "measured": [_quantity(check, check.value) for check in checks],
-            "reference": [_quantity(check, check.reference.value) for check in checks],
+            "measured": [_quantity(check, check.values) for check in checks],
+            "reference": [_quantity(check, [check.reference.value]) for check in checks],
             "allowed": map(_limits, checks),
             "result": map(_result, checks),
         },
         "Measured: the median over launches of each launch's median, or the workload's bytes over "
-        "it. MISSING: no such layer or size, or no launch ended well.",
+        "it; a or b: of launches that split into two modes, both must be allowed. MISSING: no such "
+        "layer or size, or no launch ended well.",
         {"result"},
     )
     title = f"{len(checks)} checked, {n_failed} failed: {run.suite.name} · {started_at(run)}"
@@ -418,7 +462,7 @@ def check_junit(run: Manifest, checks: Sequence[Check]) -> str:
     for check in checks:
         reference = check.reference
         case = junit.case(reference.name, reference.workload)
-        result = f"{_quantity(check, check.value)}, allowed {_limits(check)}"
+        result = f"{_quantity(check, check.values)}, allowed {_limits(check)}"
         if check.ok:
             junit.add_element(case, "system-out", result)
         else:
@@ -429,11 +473,12 @@ def check_junit(run: Manifest, checks: Sequence[Check]) -> str:
 
 
 def _result(check: Check) -> str:
-    return "ok" if check.ok else "MISSING" if math.isnan(check.value) else "FAILED"
+    return "ok" if check.ok else "FAILED" if check.values else "MISSING"
 
 
-def _quantity(check: Check, value: float) -> str:
-    return "none" if math.isnan(value) else f"{value:.4g} {check.reference.unit}"
+def _quantity(check: Check, values: Sequence[float]) -> str:
+    shown = " or ".join(f"{value:.4g}" for value in values)
+    return f"{shown} {check.reference.unit}" if shown else "none"
 
 
 def _limits(check: Check) -> str:

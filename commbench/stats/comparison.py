@@ -115,7 +115,7 @@ def comparisons(run: Run, min_effect: float | None = None) -> list[Comparison]:
         medians = [side.medians for side in group]
         alike = inference.all_alike(medians, paired=complete) if len(group) > 2 else 0.0
         pairs = [pair for pair in combinations(group, 2) if _are_compared(*pair)]
-        unequal = [_is_unequal(run, *pair, min_effect) for pair in pairs]
+        unequal = [_is_unequal((run, run), *pair, min_effect) for pair in pairs]
         compared = compare_pairs(
             pairs, min_effect, alike=alike, paired=True, alpha=alpha, unequal=unequal
         )
@@ -125,8 +125,8 @@ def comparisons(run: Run, min_effect: float | None = None) -> list[Comparison]:
     return results
 
 
-def _is_unequal(run: Run, one: Side, two: Side, min_effect: float) -> bool:
-    """Return whether the bytes that two sides moved differ too much to compare their times."""
+def _is_unequal(runs: tuple[Run, Run], one: Side, two: Side, min_effect: float) -> bool:
+    """Return whether the bytes that the sides of two runs moved differ too much to compare them."""
     less, more = sorted((one.moved_bytes, two.moved_bytes))
     # Comparisons with nan are false.
     if not more - less > max(EQUAL_WORK * less, FEW_BYTES):
@@ -139,7 +139,9 @@ def _is_unequal(run: Run, one: Side, two: Side, min_effect: float) -> bool:
         return False
     # Without overlap, transfers cost the most.
     slowest = max(
-        run.seconds_per_byte.get(side.case.id, math.inf) for side in (one, two) if side.moved_bytes
+        run.seconds_per_byte.get(side.case.id, math.inf)
+        for run, side in zip(runs, (one, two), strict=True)
+        if side.moved_bytes
     )
     fastest_s = min(side.median_s for side in (one, two))
     return not slowest * (more - less) < LITTLE_TIME * min_effect * fastest_s
@@ -246,6 +248,8 @@ def between(
 ) -> list[Comparison]:  # fmt: skip
     """Compare two runs, case by case; all pairs are tested together.
 
+    Unless they are `interleaved`, cases that moved other bytes are ``unequal``.
+
     Parameters
     ----------
     same
@@ -258,16 +262,22 @@ def between(
     history
         Runs of other days. A difference that two of them may have is ``inconclusive``.
     """
-    olds, news = (
-        relative_to(control, sides(run)) if control else sides(run) for run in (baseline, candidate)
-    )
+    every = [sides(run) for run in (baseline, candidate)]
+    olds, news = (relative_to(control, each) if control else each for each in every)
     candidates = {_key(side): side for side in news}
     pairs = [
         (side, candidates[key])
         for side in olds
         if (key := (same.get(side.case.id, ""), side.layer, side.payload_bytes)) in candidates
     ]
-    compared = compare_pairs(pairs, min_effect, paired=interleaved)
+    # Multiples of a control are no seconds. What a commit moves more, in turns, is its own.
+    in_s = [{_key(side): side for side in each} for each in every]
+    unequal = [
+        not interleaved
+        and _is_unequal((baseline, candidate), in_s[0][_key(one)], in_s[1][_key(two)], min_effect)
+        for one, two in pairs
+    ]
+    compared = compare_pairs(pairs, min_effect, paired=interleaved, unequal=unequal)
     usual = _session_ratios(history, control, len({one.case.id for one, _ in pairs}))
     return [
         _after_sessions(each, usual.get(_key(one), math.nan))
@@ -334,8 +344,7 @@ def compare_pairs(
     alpha
         The two-sided level of the tests, and the level of each one-sided test for ``same``.
     unequal
-        Of each pair, whether it has the verdict ``unequal``; by default, none has. Of one case with
-        other software, the bytes are a part of what has changed.
+        Of each pair, whether it has the verdict ``unequal``; by default, none has.
     """
     interval_tests = [
         inference.SIGNED_RANK

@@ -44,8 +44,9 @@ def additions(run: Run) -> pd.DataFrame:
     DataFrame
         The rows of ``summaries`` whose case and size have at least two layers, from the wire up,
         with ``below``, the next lower measured layer (empty for the lowest); ``added_s``, the
-        median minus that layer's (nan for the lowest; negative if this layer is faster); and
-        ``apart``, whether the two medians' intervals are disjoint, and of at least 95 %.
+        median minus that layer's (nan for the lowest, and where the launches of either split into
+        two modes; negative if this layer is faster); and ``apart``, whether the two medians'
+        intervals are disjoint, and of at least 95 %.
     """
     latency = [case.id for case in run.suite.cases if pingpong_mode(case) == "latency"]
     table = run.summaries
@@ -53,14 +54,16 @@ def additions(run: Run) -> pd.DataFrame:
     key = ["case_id", "payload_bytes"]
     table = table[table.duplicated(key, keep=False)]
     table = table.sort_values("layer", key=lambda names: names.map(LAYERS.index), kind="stable")
-    names = ["layer", "median_s", "ci_low_s", "ci_high_s", "confidence"]
+    names = ["layer", "median_s", "ci_low_s", "ci_high_s", "confidence", "low_mode_s"]
     below = table.groupby(key)[names].shift()
     # A comparison with nan, for a missing interval, is false.
     apart = (table["ci_low_s"] > below["ci_high_s"]) | (table["ci_high_s"] < below["ci_low_s"])
     apart &= np.minimum(table["confidence"], below["confidence"]) >= CONFIDENCE
+    # A difference to a median between modes is that of no launch.
+    has_modes = table["low_mode_s"].notna() | below["low_mode_s"].notna()
     return table.assign(
         below=below["layer"].fillna(""),
-        added_s=table["median_s"] - below["median_s"],
+        added_s=(table["median_s"] - below["median_s"]).mask(has_modes),
         apart=apart,
     )
 

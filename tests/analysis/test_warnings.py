@@ -22,10 +22,11 @@ from builders import (
 
 from commbench import stats
 from commbench.analysis import warnings
-from commbench.model import ClusterSpec, IdleCost, Stopping
+from commbench.model import ClusterSpec, IdleCost, Sample, Stopping
 from commbench.stats.comparison import COMPRESSION
 
 CASE = builders.case(launches=8)
+DISTURBED = "merge over tcp 0, 1"
 QUIET = {
     "cpu": {
         "usable_cores": 4, "cgroup_quota_cores": "unlimited", "turbo": False,
@@ -130,6 +131,34 @@ def test_more_busy_threads_than_cores(workers, threads, cores, quota, expected):
     assert bool(warning) == expected
     if expected:
         assert f"up to {workers * threads + 2} busy threads" in warning
+
+
+@pytest.mark.parametrize(("wait_s", "n_busy"), [(3.0, "3.2"), (1.0, None), (0.0, "4")])
+def test_busy_threads_are_those_that_were_ready_to_run(wait_s, n_busy):
+    """An event loop, tasks and a progress thread of two workers, and a scheduler."""
+    times = {"cpu_seconds": 4.0, "wait_seconds": wait_s}
+    records = clean() + [
+        builders.thread_time(CASE, worker, role, launch=launch, **each)
+        for launch in range(8)
+        for worker, role, each in (
+            ("0", "loop", times), ("1", "loop", times),
+            ("0", "tasks", times), ("1", "tasks", times),
+            ("1", "native", {"cpu_seconds": 3.0}), ("scheduler", "loop", {"cpu_seconds": 1.0}),
+        )
+    ]  # fmt: skip
+    warning = warned(records, environment={"cpu": QUIET["cpu"] | {"usable_cores": 3}})
+    assert (f"up to {n_busy} busy threads share 3 cores" in warning) == bool(n_busy)
+    assert bool(warning) == bool(n_busy)
+
+
+@pytest.mark.parametrize(("cpu_s", "warns"), [(4.1, False), (4.3, True)])
+def test_more_cpu_time_than_the_cores_have_is_a_warning(cpu_s, warns):
+    records = [
+        replace(each, cpu_seconds=cpu_s * each.seconds) if isinstance(each, Sample) else each
+        for each in clean()
+    ]
+    warning = warned(records)
+    assert ("CPU s in 24.1 s are more than 4 cores have" in warning) == bool(warning) == warns
 
 
 def test_threads_of_other_hosts_do_not_count():
@@ -429,20 +458,21 @@ def test_disturbed_launches_are_left_out_if_enough_for_a_verdict_remain(recorded
     records = [sample(CASE, 1.0, launch=launch) for launch in range(n)]
     records += [core_use(CASE, launch=launch, **share) for launch, share in enumerate(shares)]
     run = recorded([CASE], builders.ended(records))
-    ((left, names),) = warnings.undisturbed(run)
+    ((left, names, kept),) = warnings.undisturbed(run)
     (row,) = left.summaries.itertuples()
     assert row.n_launches == n_left
-    assert names == ["merge over tcp 0, 1"] * (n > n_left)
+    assert names == [DISTURBED] * (n > n_left)
+    assert kept == [DISTURBED] * (n == n_left)
     # Otherwise a run with more disturbed launches would be the slower one.
     few = recorded([CASE], builders.ended(sample(CASE, 1.0, launch=launch) for launch in range(5)))
-    both = warnings.undisturbed(run, few)
-    assert [(len(each.ends), names) for each, names in both] == [(n, []), (5, [])]
+    both, expected = warnings.undisturbed(run, few), [(n, [], [DISTURBED]), (5, [], [])]
+    assert [(len(each.ends), *names) for each, *names in both] == expected
     other = builders.case(params={"rows": 7})
     few = recorded([other], builders.ended(sample(other, 1.0, launch=n) for n in range(5)))
     both = warnings.undisturbed(run, few, same={CASE.id: other.id})
-    assert [(len(each.ends), names) for each, names in both] == [(n, []), (5, [])]
+    assert [(len(each.ends), *names) for each, *names in both] == expected
     without_ends = recorded([CASE])
-    assert [len(each.ends) for each, _ in warnings.undisturbed(run, without_ends)] == [n_left, 0]
+    assert [len(each.ends) for each, *_ in warnings.undisturbed(run, without_ends)] == [n_left, 0]
 
 
 @pytest.mark.parametrize(("n", "n_left"), [(8, 8), (10, 6)])
@@ -462,7 +492,7 @@ def test_the_launches_that_are_left_out_leave_blocks_with_a_control(recorded, n,
 
     old, new = run_of(1.0), run_of(1.3, (0, 1), (2, 3))
     same = {case.id: case.id for case in old.suite.cases}
-    (old, _), (new, names) = warnings.undisturbed(old, new, same=same, control="tcp")
+    (old, *_), (new, names, _) = warnings.undisturbed(old, new, same=same, control="tcp")
     assert names == ["merge over tcp 0, 1", "merge over ucx 2, 3"] * (n_left < n)
     (comparison,) = stats.between(old, new, same, control="tcp")
     assert (comparison.verdict, comparison.n_launches) == ("slower", n_left)
@@ -470,5 +500,5 @@ def test_the_launches_that_are_left_out_leave_blocks_with_a_control(recorded, n,
 
 def test_a_run_without_core_use_has_no_disturbed_launches(recorded):
     run = recorded([CASE], builders.ended([sample(CASE, 1.0)]))
-    ((run, names),) = warnings.undisturbed(run)
-    assert (len(run.samples), names) == (1, [])
+    ((run, *names),) = warnings.undisturbed(run)
+    assert (len(run.samples), names) == (1, [[], []])

@@ -76,6 +76,29 @@ def test_value_is_good_within_its_tolerances(table, status, path, tmp_path):
     assert ("1 checked, 1 failed" if status else "1 checked, 0 failed") in result.stdout
 
 
+@pytest.mark.parametrize(
+    ("value", "unit", "shown", "status"),
+    [
+        (4.0, "s", "2.02 or 7.02 s", 3), (2.0, "s", "2.02 or 7.02 s", 3),
+        (4, "GB/s", "0.396 or 0.114", 0),
+    ],
+)  # fmt: skip
+def test_both_modes_must_be_within_the_limits(value, unit, shown, status, tmp_path):
+    """No launch took the median, 4.5 s."""
+    seconds = [2.0, 7.0, 2.02, 7.02, 2.04, 7.04]
+    run = builders.written(
+        tmp_path, CASES[:1], builders.launches(CASES[0], seconds), environment=NODE1
+    ).path
+    metric = "time" if unit == "s" else "throughput"
+    upper, lower = ("0.5", "-0.5") if unit == "s" else ("0.5", "-0.99")
+    table = {"value": str(float(value)), "unit": f'"{unit}"', "metric": f'"{metric}"'}
+    result = check(
+        run, "--reference", references(tmp_path, table | {"upper": upper, "lower": lower})
+    )
+    assert result.exit_code == status
+    assert shown in result.stdout
+
+
 def test_table_has_values_limits_and_results(path, tmp_path):
     file = references(tmp_path, {}, {"value": "3"}, {"backend": '"ucx"'})
     text = check(path, "--reference", file).stdout

@@ -380,18 +380,23 @@ def test_undecided_cases_are_status_4_if_they_are_to_fail(arguments, status, tmp
     ("placement", "why"),
     [("pinned", ""), ("dask", " Dask may have placed the tasks differently, as it does")],
 )
-def test_more_bytes_are_a_part_of_what_became_slower(placement, why, tmp_path):
+def test_cases_that_moved_other_bytes_have_no_verdict(placement, why, tmp_path):
     case = builders.case("tcp", cluster=ClusterSpec(task_placement=placement))
     records = [[builders.wire(case, n, launch=k) for k in range(6)] for n in (300_000, 900_000)]
     old = write(tmp_path, "old", 1.0, (case,), records[0])
     new = write(tmp_path, "new", 3.0, (case,), records[1])
     result = compare(old, new)
-    assert result.exit_code == 3
+    assert result.exit_code == 4
     words = (
-        "Slower: 1 of 1 case: merge tcp 3.00×. Bytes between workers in an iteration differ: "
-        "merge tcp 300 kB instead of 100 kB."
+        "Not comparable: 1 of 1 case: merge tcp. Times of other work have no verdict; this fails, "
+        "except with --undecided pass. Bytes between workers in an iteration differ: merge tcp "
+        "300 kB instead of 100 kB."
     )
     assert " ".join(result.stdout.split()).startswith(f"{words}{why}")
+    status, content = compared(old, new, "--undecided", "pass")
+    assert (status, content["comparisons"][0]["verdict"]) == (0, "unequal")
+    suite = ElementTree.fromstring(compare(old, new, "--format", "junit").stdout)
+    assert [child.tag for case in suite for child in case] == ["failure"]
     again = compare(old, old)
     assert again.exit_code == 0
     assert "Bytes" not in again.stdout
@@ -401,8 +406,31 @@ def test_a_case_is_compared_whatever_else_its_run_varied(tmp_path):
     case = CASES[0]
     records = [[builders.wire(case, n, launch=k) for k in range(6)] for n in (300_000, 900_000)]
     old = write(tmp_path, "old", 1.0, (case,), records[0])
-    new = write(tmp_path, "new", 3.0, (replace(case, varied=("workers",)),), records[1])
+    new = write(tmp_path, "new", 3.0, (replace(case, varied=("workers",)),), records[0])
     assert compare(old, new).exit_code == 3
+    # Multiples of a control are no seconds, but the bytes are those of the case.
+    other = builders.case("ucx", params={"rows": 1})
+    cases = (case, other)
+    runs = [
+        write(tmp_path, f"with-{n}", cases=cases, records=[
+            builders.wire(other, 100_000 * n, launch=k) for k in range(6)
+        ])
+        for n in (1, 2)
+    ]  # fmt: skip
+    (comparison,) = compared(*runs, "--control", "tcp")[1]["comparisons"]
+    assert comparison["verdict"] == "unequal"
+
+
+@pytest.mark.parametrize("control", [(), ("--control", "tcp")])
+def test_modes_are_shown_instead_of_a_median_between_them(control, old, tmp_path):
+    records = builders.launches(CASES[1], [0.5 * n for n in (2.0, 15.8, 2.02, 15.9, 2.04, 16)])
+    new = write(tmp_path, "new", 1.0, CASES[:1], records)
+    manifest = json.loads((old / "run.json").read_text()) | {"id": "new"}
+    (new / "run.json").write_text(json.dumps(manifest))
+    text = " ".join(compare(old, new, *control).stdout.split())
+    expected = r"0\.99\d*× or 7\.\d+×" if control else r"1\.01 or 7\.95 s"
+    assert re.search(rf"merge ucx \S+( s)? {expected}", text)
+    assert "a or b: launches split into two modes" in text
 
 
 def test_slower_case_outranks_undecided_ones(old, tmp_path):

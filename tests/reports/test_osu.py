@@ -30,6 +30,18 @@ def test_latency_is_in_microseconds(recorded, mode):
     assert "# Size          Latency (us)" in text.splitlines()
 
 
+def test_launches_of_two_modes_have_no_number_but_a_comment(recorded):
+    case = builders.case("tcp", "pingpong")
+    records = [
+        message(case, seconds * 1e-3, size, launch=launch)
+        for launch, seconds in enumerate([1.0, 8.0] * 3)
+        for size, seconds in ((1, 2.0), (8192, seconds))
+    ]
+    text = osu.render(recorded([case], builders.ended(records)))
+    assert numbers(text) == [[1, 2000.0]]
+    assert "# 8192: launches split into two modes, 1.00 or 8.00 ms" in text.splitlines()
+
+
 def test_latency_under_load_is_marked(recorded):
     params = {"mode": "loaded-latency", "window": 64, "load_size": 1 << 20}
     case = builders.case("tcp", "pingpong", params=params)

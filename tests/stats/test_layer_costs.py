@@ -5,6 +5,7 @@ import pytest
 from builders import message
 
 from commbench import stats
+from commbench.reports.sections.message_tables import tables_by_layer
 
 TCP = builders.case("tcp", "pingpong")
 
@@ -63,6 +64,19 @@ def test_only_disjoint_intervals_make_an_addition_significant(recorded):
     assert [table["apart"].tolist() for table in (apart, close, single)] == [
         [False, True], [False, False], [False, False]
     ]  # fmt: skip
+
+
+def test_nothing_is_added_to_or_by_a_layer_of_two_modes(recorded):
+    records = [
+        message(TCP, seconds, 8, layer=layer, launch=launch)
+        for launch, coroutine in enumerate([2.0, 8.0] * 3)
+        for layer, seconds in (("raw", 1.0), ("coroutine", coroutine), ("comm", 9.0), ("worker", 9))
+    ]
+    run = recorded([TCP], builders.ended(records))
+    expected = [math.nan, math.nan, math.nan, 0]
+    assert stats.additions(run)["added_s"].tolist() == pytest.approx(expected, nan_ok=True)
+    (table,) = tables_by_layer(run)
+    assert table.rows[0][2:] == ("1.00 s", "2.00 or 8.00 s\n—", "9.00 s\n—", "9.00 s\n+0 s (?)")
 
 
 def test_unverified_samples_of_a_tool_count(recorded):

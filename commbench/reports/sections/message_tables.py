@@ -192,7 +192,9 @@ def _layer_table(run: Run, task: str, group: pd.DataFrame) -> Table:
         tuple(rows),
         f"Each cell: the time of one message ({counts(group)}) and below it the difference to the "
         "layer to its left, positive (+) or negative (−: this layer is faster). (?): the two "
-        "intervals overlap, or there is none. " + few + _layer_meaning(run, layers, group),
+        "intervals overlap, or there is none; —: launches split into two modes. "
+        + few
+        + _layer_meaning(run, layers, group),
         text_columns=frozenset({"backend"}),
     )
 
@@ -202,7 +204,7 @@ def _layer_cell(row: Any) -> str:
         return "—"
     time = median_time(row)
     if math.isnan(row.added_s):
-        return time
+        return Quantity(f"{time}\n—", row.median_s) if row.below else time
     sign = "−" if row.added_s < 0 else "+"
     added = f"{sign}{format_seconds(abs(row.added_s))}{'' if row.apart else ' (?)'}"
     return Quantity(f"{time}\n{added}", row.median_s)
