@@ -86,6 +86,7 @@ def display(
         task = progress.add_task("starting", total=total, left="")
         progress.advance(task, spent_s)
         phase, began = "starting", time.monotonic()
+        last: dict[str, float] = {}
 
         def show(record: Record | Phase | str | None) -> None:
             nonlocal phase, began, spent_s
@@ -103,9 +104,15 @@ def display(
                     total = rule.budget_s if spent_s < rule.budget_s else rule.longest_s
                     progress.update(task, total=total)
                     left = f"{format_duration(max(0.0, total - spent_s))} left"
+                if (iteration_s := last.pop(record.case_id, None)) is not None:
+                    said = f"{names[record.case_id]} {format_seconds(iteration_s)} an iteration"
+                    left = f"{left} · {said}" if left else said
                 progress.advance(task, 1 if rule is None else record.seconds)
                 progress.update(task, left=left)
                 phase, began = "choosing the next launch", time.monotonic()
+            elif isinstance(record, Sample) and record.layer == "workload":
+                last[record.case_id] = record.seconds
+                return
             elif isinstance(record, Phase):
                 phase, began = f"{names[record.case_id]}: {record.name}", time.monotonic()
             elif record is not None:

@@ -48,6 +48,14 @@ def test_a_terminal_shows_the_phase_and_its_duration_at_each_tick(shown):
         assert part in text
 
 
+def test_a_terminal_shows_the_last_iteration_of_the_launch_that_ended(shown, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    records = [builders.sample(CASE, 0.25), builders.sample(CASE, 0.5), builders.end(CASE), None]
+    text = shown([(0, record) for record in records], terminal=True)
+    assert "left · merge tcp 500 ms an iteration" in text
+    assert "250 ms" not in text
+
+
 def test_a_terminal_shows_failures_as_they_are(shown):
     message = "[node1:4711] OSError: no object at [/data/x.parquet] :x:"
     text = shown([(0, builders.failure(CASE, message))], terminal=True)

@@ -92,16 +92,19 @@ def _resolution(run: Run) -> str:
     missed = []
     if open_:
         least, most = open_[0], open_[-1]
-        worst = f"{most.detectable:.3g}×"
+        worst = f"up to {most.detectable:.3g}×"
         if most.detectable > (1 + most.min_effect) * least.detectable:
             worst += f" ({least.detectable:.3g}× in its best comparison)"
-        missed.append(f"one of up to {worst}")
+        missed.append(worst)
     if unable:
         c, more = unable[0], f" and {len(unable) - 1} more" * (len(unable) > 1)
         pair = f"{c.candidate} vs {c.baseline}"
         pair = subject(run, pair, c.baseline_id, c.layer, c.payload_bytes)
         missed.append(f"any of {pair}{more}")
-    return f"Where no difference is shown, this run can miss {', and '.join(missed)}."
+    margin = max(c.margin if c.margin >= 0 else math.inf for c in (*open_, *unable))
+    # Rounded down, it would not hold.
+    holds = f"; same within {math.ceil(100 + 100 * margin) / 100:.2f}×" if margin < math.inf else ""
+    return f"Where no difference is shown, {' and '.join(missed)} can be missed{holds}."
 
 
 def design_for_verdict(run: Run) -> tuple[int, str]:

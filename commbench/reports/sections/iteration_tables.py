@@ -114,15 +114,25 @@ def time_opening(run: Run) -> Iterator[Table]:
         longest = max(_SHORTEST_BAR, min(_LONGEST_BAR, _WIDTH - sum(widths)))
         bars = (_bar(median_s / group.median_s.max(), longest) for median_s in group.median_s)
         # Ratios are of launches; a quotient of medians may say something else.
-        note = "Times are medians; ratios are of launches, not of the medians." * any(
-            c is not None and _disagrees(c) for c in pairs
+        notes = (
+            "Times are medians; ratios are of launches, not of the medians."
+            * any(c is not None and _disagrees(c) for c in pairs),
+            _moved(group.moved_bytes.dropna()),
         )
         yield Table.from_columns(
             "" if alone else str(run.case_labels[first.case_id]),
             {**times, BAR: bars, **ratios},
-            note,
+            " ".join(filter(None, notes)),
             text_columns={BAR},
         )
+
+
+def _moved(moved_bytes: pd.Series[float]) -> str:
+    """Return the bytes that an iteration moves, from the least to the most of the cases."""
+    if moved_bytes.empty:
+        return ""
+    ends = dict.fromkeys(format_bytes(round(n)) for n in (moved_bytes.min(), moved_bytes.max()))
+    return f"An iteration moves {' to '.join(ends)} between workers."
 
 
 def _baseline(group: pd.DataFrame) -> Any:
@@ -350,12 +360,15 @@ def causes(run: Run) -> dict[str, str]:
 def _parts(run: Run) -> pd.DataFrame:
     """Return the parts of the median that the opening shows, in seconds, by case id.
 
-    Medians of the parts would not add up to the median of the times.
+    They are nan where launches split into two modes. Medians of the parts would not add up to the
+    median of the times.
     """
     shares = run.profile_shares[run.profile_shares["compute"].notna()]
     # The little time on a core between tasks has no column.
     shares = shares.assign(compute=shares["compute"] + shares["other_cpu"]).set_index("case_id")
-    medians = run.costs.set_index("case_id")["median_s"]
+    costs = run.costs.set_index("case_id")
+    # Those of a median between modes are the parts of no launch.
+    medians = costs["median_s"].mask(costs["low_mode_s"].notna())
     return shares[[*DOING]].mul(medians[medians.index.isin(shares.index)], axis=0)
 
 

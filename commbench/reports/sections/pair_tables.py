@@ -91,7 +91,7 @@ def _slow_pair_table(run: Run, most: int) -> Table:
             "pairs": quantities(str, slow.n),
             "GB/s": map(number, slow.q50_Bps / 1e9),
             "ordinary or\nexpected GB/s": map(number, slow.typical_Bps / 1e9),
-            "times\nslower": quantities("{:.1f}".format, slow.factor),
+            "times\nas long": quantities("{:.1f}".format, slow.factor),
             "interval": [
                 f"{low:.1f}…{high:.1f} ({level:.0%})" if level >= 0 else "—"
                 for low, high, level in zip(slow.low, slow.high, slow.level, strict=True)
