@@ -85,9 +85,11 @@ def undisturbed(run: Run) -> Run:
     from commbench.analysis import warnings
 
     ((rest, left_out, kept),) = warnings.undisturbed(run)
-    for what, names in (("left out", left_out), ("counted, as too few others are left", kept)):
+    why = "others used the cores"
+    few = f"counted, although {why}, because too few others are left"
+    for what, names in ((f"left out, as {why}", left_out), (few, kept)):
         if names:
-            click.echo(f"{what}: launches of {'; '.join(names)}: others used the cores", err=True)
+            click.echo(f"{what}: launches of {'; '.join(names)}", err=True)
     return rest
 
 
