@@ -163,9 +163,9 @@ def plot_communication(run: Run) -> Figure | None:
     if run.log_counts.empty:
         return None
 
-    def note(rows: pd.DataFrame, median_s: float) -> str:
+    def note(rows: pd.DataFrame, median: str) -> str:
         share = (rows.transfer_only_s + rows.overlap_s).sum() / rows.wall_s.sum()
-        times = f"{format_seconds(rows.wall_s.max())} (median {format_seconds(median_s)})"
+        times = f"{format_seconds(rows.wall_s.max())} (median {median})"
         return f"{times}\nreceiving {share * 100:.0f} %"
 
     return _plot_typical_iterations(
@@ -200,7 +200,7 @@ def plot_profile(run: Run) -> Figure | None:
 
 def _plot_typical_iterations(
     run: Run, times: pd.DataFrame, stacks: Mapping[str, Parts], title: str, caption: str,
-    note: Callable[[pd.DataFrame, float], str], *, bar_in: float, least_in: float,
+    note: Callable[[pd.DataFrame, str], str], *, bar_in: float, least_in: float,
 ) -> Figure | None:  # fmt: skip
     """Return a figure with a row of panels for each workload and each of `stacks`.
 
@@ -210,7 +210,8 @@ def _plot_typical_iterations(
     if times.empty:
         return None
     groups = style.groups(run, "cluster")
-    medians = run.summaries.drop_duplicates("case_id").set_index("case_id").median_s
+    summaries = run.summaries.drop_duplicates("case_id")
+    medians = {row.case_id: median_time(row) for row in summaries.itertuples()}
     blocks = {
         name: [
             (case, stats.iteration_rows(sample, times))

@@ -70,6 +70,9 @@ def test_communication_titles_have_the_share_of_receiving():
     share = (times.transfer_only_s + times.overlap_s).sum() / times.wall_s.sum()
     (title,) = [text for text in texts(plot_communication(run)) if "(median" in text]
     assert title.endswith(f"receiving {share * 100:.0f} %")
+    summaries = run.summaries.assign(low_mode_s=1.0, high_mode_s=8.0)
+    run.__dict__["summaries"] = summaries
+    assert any("(median 1.00 or 8.00 s)" in text for text in texts(plot_communication(run)))
 
 
 @pytest.mark.parametrize(("n_workers", "shown"), [(8, 8), (40, 20)])
