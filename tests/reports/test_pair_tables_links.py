@@ -30,7 +30,7 @@ def test_several_link_classes_have_a_table_and_a_column(recorded):
     classes = titled(content, "Bandwidth per class of link")
     assert classes.columns[:4] == ("backend", "link", "pairs", "n")
     assert [row[:6] for row in classes.rows] == [
-        ("tcp", "same NUMA", "2", "2", "16.0 MB", "0.08"),
+        ("tcp", "same NUMA", "2", "2", "16.0 MB", "—"),
         ("tcp", "network", "4", "4", "32.0 MB", "0.08"),
     ]
     pairs = titled(content, "Bandwidth per pair of workers")
