@@ -6,7 +6,7 @@ directory.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar
 
 
@@ -70,8 +70,8 @@ class Sample(_IterationRecord, table="samples"):
     build_seconds: float = 0.0
     submit_seconds: float = 0.0
     tool: str = ""
-    n_operations: int = field(default=0, metadata={"added": "0.1"})
-    operations: str = field(default="", metadata={"added": "0.1"})
+    n_operations: int = 0
+    operations: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,9 +113,9 @@ class TransferRecord(_IterationRecord, table="transfers", in_parts=True):
     stop_s: float
     n_keys: int
     channel: str = "gather"
-    queue_s: float = field(default=0.0, metadata={"added": "0.1"})
-    handling_s: float = field(default=0.0, metadata={"added": "0.1"})
-    shuffle: str = field(default="", metadata={"added": "0.1"})
+    queue_s: float = 0.0
+    handling_s: float = 0.0
+    shuffle: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,8 +173,8 @@ class TaskRecord(_IterationRecord, table="tasks", in_parts=True):
     action: str
     start_s: float
     stop_s: float
-    key: str = field(default="", metadata={"added": "0.1"})
-    nbytes: int = field(default=0, metadata={"added": "0.1"})
+    key: str = ""
+    nbytes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,7 +221,7 @@ class WorkerPlace(Record, table="places"):
     gpu_pci: str
     gpu_links: str
     nic: str
-    file_system: str = field(default="", metadata={"added": "0.1"})
+    file_system: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,7 +279,7 @@ class Spill(_IterationRecord, table="spills"):
     worker: str
     n_values: int
     nbytes: int
-    paused_seconds: float = field(default=0.0, metadata={"added": "0.1"})
+    paused_seconds: float = 0.0
 
 
 GPU_MEMORY = "gpu.memory"
@@ -319,7 +319,7 @@ class ThreadTime(_IterationRecord, table="threads"):
     idle_cpu_seconds: float
     idle_wait_seconds: float
     idle_n_turns: int
-    long_turn_seconds: float = field(default=0.0, metadata={"added": "0.1"})
+    long_turn_seconds: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -63,9 +63,6 @@ class FieldInfo:
         Whether the field affects measurements; others only affect how the cluster is started.
     shown_as, shown_by
         The name in labels if it is not that of the option, and the property with the text.
-    before
-        The value for runs from before the field existed, if it is not the default. It is not part
-        of ids.
     """
 
     option: str = ""
@@ -78,7 +75,6 @@ class FieldInfo:
     is_measured: bool = True
     shown_as: str = ""
     shown_by: str = ""
-    before: Any = None
 
     @property
     def key(self) -> str:
@@ -106,8 +102,7 @@ class ClusterSpec:
     allocates the memory of workers on GPUs: from a pool with the initial size ``rmm_pool``
     (bytes or a share of the GPU's memory, as text), by CUDA's asynchronous allocator, or as
     managed memory. ``memory_limit`` is that of each worker (bytes or a share of its host's
-    memory, as text). ``task_placement`` is ``"pinned"``, ``"dask"``, or empty for runs from
-    before there was a choice, which was Dask's.
+    memory, as text). ``task_placement`` is ``"pinned"`` or ``"dask"``.
     """
 
     n_workers: int = _field(2, "--workers", "Worker processes.", scope="size")
@@ -126,7 +121,7 @@ class ClusterSpec:
     task_placement: str = _field(
         "pinned", "--task-placement",
         "pinned: by the graph, so that backends move the same bytes; dask: as Dask decides.",
-        metavar="pinned|dask", before="",
+        metavar="pinned|dask",
     )  # fmt: skip
     memory_limit: str = _field(
         "", "--memory-limit",
@@ -212,7 +207,7 @@ class ClusterSpec:
         return {
             name: value
             for name, value in self.measured().items()
-            if name in _FIRST or value not in (default[name], self.settings()[name].before)
+            if name in _FIRST or value != default[name]
         }
 
     def labels(self) -> dict[str, Any]:
@@ -257,8 +252,8 @@ class Case:
     warmups: int = _count(1, least=0)
     seed: int = _count(0, least=0)
     timeout_s: float = 300.0
-    varied: tuple[str, ...] = field(default=("backend",), metadata={"added": "0.1"})
-    later_params: tuple[str, ...] = field(default=(), metadata={"added": "0.1"})
+    varied: tuple[str, ...] = ("backend",)
+    later_params: tuple[str, ...] = ()
 
     @classmethod
     def counts(cls) -> dict[str, int]:
@@ -404,10 +399,8 @@ class Manifest:
     command: str = ""
     stopping: Stopping | None = None
     racks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    expected_Bps: Mapping[str, float] = field(  # noqa: N815 - the spelling of the unit
-        default_factory=dict, metadata={"added": "0.1"}
-    )
-    side: str = field(default="", metadata={"added": "0.1"})
+    expected_Bps: Mapping[str, float] = field(default_factory=dict)  # noqa: N815 - the unit's spelling
+    side: str = ""
     schema_version: int = SCHEMA_VERSION
 
     def least_bytes(self, channel: str) -> int:

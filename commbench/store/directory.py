@@ -22,14 +22,11 @@ from typing import IO
 
 from commbench import model
 from commbench.errors import ResultsError, UnwritableError, UsageError
-from commbench.model import ClusterSpec, Manifest, Record
+from commbench.model import Manifest, Record
 from commbench.store import parts, records
 from commbench.store.parts import Parts, writing
 
 _RECORDS = "samples.jsonl"
-_BEFORE = {
-    name: info.before for name, info in ClusterSpec.settings().items() if info.before is not None
-}
 
 
 class RunStore:
@@ -259,13 +256,8 @@ def read_manifest(path: Path) -> Manifest:
             f"{file} has schema version {version!r}, this commbench reads "
             f"{model.SCHEMA_VERSION}; use the commbench that wrote it"
         )
-    converter = cattrs.Converter(forbid_extra_keys=True)
-    structure = converter.get_structure_hook(ClusterSpec)
-    converter.register_structure_hook(
-        ClusterSpec, lambda fields, kind: structure({**_BEFORE, **fields}, kind)
-    )
     try:
-        return converter.structure(content, Manifest)
+        return cattrs.Converter(forbid_extra_keys=True).structure(content, Manifest)
     except cattrs.BaseValidationError as error:
         raise ResultsError(
             f"{file} is damaged: {'; '.join(cattrs.transform_error(error))}"

@@ -12,13 +12,13 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commbench.errors import ResultsError, UnwritableError
 from commbench.model import Record
-from commbench.store.records import BULK, DEFAULTS, FIELDS, KINDS
+from commbench.store.records import BULK, FIELDS, KINDS
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,8 +60,6 @@ def texts(columns: pa.Schema) -> list[str]:
 class Batch:
     """Records of one `kind`: per field, a constant or a list with one value per record.
 
-    Fields that were added to the kind may be missing.
-
     Examples
     --------
     >>> from commbench.model import WireBytes
@@ -76,8 +74,9 @@ class Batch:
 
     @classmethod
     def from_columns(cls, kind: type[Any], **columns: Any) -> Batch:
-        """Return a batch of records of this kind."""
-        return cls(kind.__name__, columns)
+        """Return a batch of records of this kind; fields that are left out have their default."""
+        defaults = {f.name: f.default for f in fields(kind) if f.default is not MISSING}
+        return cls(kind.__name__, defaults | columns)
 
     def table(self) -> pa.Table:
         """Return the records as a table with the `schema` of their kind.
@@ -91,9 +90,9 @@ class Batch:
         import pyarrow.compute as pc
 
         n_rows = max(len(v) for v in self.columns.values() if isinstance(v, list))
-        wanted, columns = schema(self.kind), {**DEFAULTS[self.kind], **self.columns}
+        wanted = schema(self.kind)
         try:
-            arrays = [_array(columns[field.name], n_rows, field.type) for field in wanted]
+            arrays = [_array(self.columns[field.name], n_rows, field.type) for field in wanted]
             table = pa.Table.from_arrays(arrays, schema=wanted)
         except (pa.ArrowException, OverflowError, TypeError) as error:
             raise ValueError(f"a {self.kind} has a value that does not fit: {error}") from error
@@ -266,7 +265,7 @@ def damage_reported(path: Path) -> Iterator[None]:
 
 
 def read(path: Path, kind: str) -> pa.Table:
-    """Return the records in one part; columns that were added since have their default.
+    """Return the records in one part.
 
     Raises
     ------
@@ -283,11 +282,7 @@ def read(path: Path, kind: str) -> pa.Table:
                 group.num_rows
             }:
                 raise ValueError("its columns have not as many rows as it says")
-        table = file.read(wanted.names)
-        for name in DEFAULTS[kind].keys() - set(table.column_names):
-            values = _array(DEFAULTS[kind][name], len(table), wanted.field(name).type)
-            table = table.append_column(name, values)
-        return _checked(table, wanted)
+        return _checked(file.read(wanted.names), wanted)
 
 
 def _opened(path: Path, wanted: pa.Schema) -> pq.ParquetFile:

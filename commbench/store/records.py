@@ -18,11 +18,6 @@ FIELDS = {
     name: {f.name: str(f.type) for f in dataclasses.fields(kind)} for name, kind in KINDS.items()
 }
 """The types of the fields of each kind: ``"int"``, ``"float"``, ``"bool"`` or ``"str"``."""
-DEFAULTS: dict[str, dict[str, Any]] = {
-    name: {f.name: f.default for f in dataclasses.fields(kind) if "added" in f.metadata}
-    for name, kind in KINDS.items()
-}
-"""The defaults of fields that older records lack: those with ``added`` in their metadata."""
 TABLES: dict[str, str] = {kind.table: name for name, kind in KINDS.items()}
 """The kind of the records in each table of a run."""
 BULK = {name: kind.table for name, kind in KINDS.items() if kind.in_parts}
@@ -67,8 +62,6 @@ def decode_launch(content: Any) -> model.Launch:
 def parse(line: str | bytes) -> dict[str, Any]:
     """Return the fields of the record in `line`, and its kind under ``"record"``.
 
-    A field that was added since the line was written has its default.
-
     Raises
     ------
     ValueError
@@ -81,7 +74,6 @@ def parse(line: str | bytes) -> dict[str, Any]:
     kind = fields.get("record") if isinstance(fields, dict) else None
     if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError("not a commbench record")
-    fields = DEFAULTS[kind] | fields
     if fields.keys() - {"record"} != FIELDS[kind].keys():
         raise ValueError(f"not the fields of a {kind}")
     for name, wanted in FIELDS[kind].items():

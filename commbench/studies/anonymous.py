@@ -75,7 +75,7 @@ class AnonymousRecorder:
         columns = dict(record.columns if is_batch else vars(record))
         for field, type_name in FIELDS[kind].items():
             kept = field in _KEPT or (field == "name" and kind in _KEPT_NAMES)
-            if type_name != "str" or kept or field not in columns:
+            if type_name != "str" or kept:
                 continue
             noun, texts = _NOUNS.get(field, field.replace("_", "-")), columns[field]
             several = isinstance(texts, list)

@@ -13,7 +13,6 @@ from commbench.errors import ResultsError
 from commbench.model import TaskRecord, TransferRecord, WireBytes
 from commbench.store import parts
 from commbench.store.parts import Batch, Parts, all_records, closed, merge
-from commbench.store.records import DEFAULTS
 
 CASE = builders.case()
 TRANSFER = builders.transfer(CASE, 0.0, 1.0)
@@ -146,23 +145,17 @@ def test_merging_leaves_all_parts_if_one_is_damaged(tmp_path):
     assert len(closed(tmp_path, "TransferRecord")) == 2
 
 
-def test_batch_without_a_column_that_was_added_later_has_its_default():
+def test_batch_without_a_column_has_the_default_of_its_field():
     columns = {"worker": "0", "thread": 1, "name": "add", "action": "compute", "stop_s": 1.0}
     keys = {"case_id": CASE.id, "launch": 0, "iteration": 0}
     (task,) = Batch.from_columns(TaskRecord, **keys, **columns, start_s=[0.0]).records()
     assert (task.key, task.nbytes) == ("", 0)
 
 
-def test_column_added_later_has_its_default(tmp_path, monkeypatch):
-    monkeypatch.setitem(DEFAULTS, "TransferRecord", {"channel": "gather"})
-    for name in "ab":
-        write(tmp_path, name, 1, 2)
-    (part,) = (tmp_path / "transfers").glob("b*.parquet")
-    table = pq.read_table(part)
-    pq.write_table(table.drop_columns("channel"), part)
-    assert [record.channel for record in all_records(tmp_path)] == ["gather"] * 4
-    merge(tmp_path, "TransferRecord")
-    assert [record.channel for record in all_records(tmp_path)] == ["gather"] * 4
-    pq.write_table(table.drop_columns("src"), tmp_path / "transfers" / "c.parquet")
-    with pytest.raises(ResultsError, match="src"):
+@pytest.mark.parametrize("column", ["src", "shuffle"])
+def test_part_without_a_column_is_damaged_whether_or_not_the_field_has_a_default(tmp_path, column):
+    write(tmp_path, "a", 1, 2)
+    (part,) = (tmp_path / "transfers").iterdir()
+    pq.write_table(pq.read_table(part).drop_columns(column), part)
+    with pytest.raises(ResultsError, match=column):
         list(all_records(tmp_path))

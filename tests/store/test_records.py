@@ -97,6 +97,7 @@ BAD = {
     "a kind that is null": changed(record=None),
     "no kind": changed(record=...),
     "a missing field": changed(seconds=...),
+    "a missing field with a default": changed(operations=...),
     "an extra field": changed(more=1),
     "NaN for a float": with_seconds("NaN"),
     "infinity for a float": with_seconds("-Infinity"),
