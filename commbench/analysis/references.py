@@ -224,6 +224,8 @@ def _values(run: Run, reference: Reference) -> tuple[tuple[float, ...], int]:
     times = (
         [row["median_s"]] if math.isnan(row["low_mode_s"]) else row[["low_mode_s", "high_mode_s"]]
     )
+    if reference.metric == "throughput" and min(times) == 0:
+        return (), int(row["n_launches"])
     unit = UNITS[reference.metric][reference.unit]
     values = tuple(
         float(
@@ -275,9 +277,13 @@ def render_references(run: Run) -> str:
     launches = run.launch_medians[run.launch_medians["median_s"] > 0]
     logarithms = np.log(launches.set_index(GROUP)["median_s"])
     spreads = logarithms.groupby(level=GROUP).agg(["std", "size"])
-    tables = []
+    tables, split = [], []
     for row in summaries[(summaries["n_launches"] > 0) & (summaries["median_s"] > 0)].itertuples():
         case = run.cases[row.case_id]
+        if not math.isnan(row.low_mode_s):
+            split.append(f"# {run.case_names[row.case_id]}: launches split into two modes, so that "
+                         "no single value is to be expected\n")  # fmt: skip
+            continue
         lines: dict[str, Any] = {
             "system": _system(run), "workload": case.workload, "backend": case.variant,
             "params": _params(run, case),
@@ -298,9 +304,11 @@ def render_references(run: Run) -> str:
         table = (f"{key} = {_toml(value)}" for key, value in lines.items())
         tables.append("\n".join(["[[reference]]", *table]))
     if not tables:
-        raise UsageError(f"{run.manifest.id} has no number to expect: no launch ended well")
+        why = "launches split into two modes" if split else "no launch ended well"
+        raise UsageError(f"{run.manifest.id} has no number to expect: {why}")
     command = " ".join(run.manifest.command.split())
-    return f"# From {run.manifest.id}: {command}\n\n" + "\n\n".join(tables) + "\n"
+    head = [f"# From {run.manifest.id}: {command}\n", *dict.fromkeys(split)]
+    return "".join(head) + "\n" + "\n\n".join(tables) + "\n"
 
 
 def _alike(run: Run, case: Case) -> list[Case]:

@@ -193,7 +193,8 @@ def _clocks(run: Run) -> Iterator[str]:
 
 
 def _cpu_time(run: Run) -> Iterator[str]:
-    n_cores = cores.usable(run.manifest.environment.get("cpu") or {})
+    # A control group's quota may be used in bursts.
+    n_cores = recorded(run.manifest.environment, "cpu.usable_cores")
     samples = run.measured[run.measured["layer"] == "workload"]
     sums = samples.groupby("case_id")[["cpu_seconds", "seconds"]].sum()
     for case in run.suite.cases:
@@ -631,8 +632,8 @@ def _oversubscription(run: Run) -> Iterator[Disturbance]:
             n_processes = max(idle["n_processes"][case_id], 4 if "worker" in layers[case_id] else 0)
             if n_processes > n_cores:
                 polling[case_id] = int(n_processes)
-        if n_busy > n_cores and case_id not in polling:
-            crowded[case_id] = n_busy
+        if round(n_busy, 1) > n_cores and case_id not in polling:
+            crowded[case_id] = round(n_busy, 1)
     if polling:
         worst = max(polling, key=polling.__getitem__)
         backends = ", ".join(dict.fromkeys(local[case_id].variant for case_id in polling))
@@ -651,7 +652,7 @@ def _oversubscription(run: Run) -> Iterator[Disturbance]:
             else f"{len(crowded)} of {len(run.case_names)} cases"
         )
         yield Disturbance(
-            f"{who}: up to {max(crowded.values()):.2g} busy threads share {n_cores:g} "
+            f"{who}: up to {max(crowded.values()):g} busy threads share {n_cores:g} "
             f"core{'s' if n_cores != 1 else ''}",
             ": they take turns, and times contain waits for a core; take fewer workers, threads or "
             "pairs, or more cores",

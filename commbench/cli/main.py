@@ -16,7 +16,6 @@ from commbench import __version__
 from commbench.errors import (
     CommbenchError,
     LaunchError,
-    UnavailableError,
     UnknownNameError,
     UnwritableError,
 )
@@ -108,19 +107,20 @@ def list_() -> None:
         try:
             kind = registry.load("workload", name)
             groups[kind.stresses].append(f"  {name:16} {kind.summary}")
-        except UnavailableError as error:
-            broken.append(f"  {name:16} unavailable: {error.reason}")
+        except Exception as error:  # noqa: BLE001 - a plug-in may have any fault
+            broken.append(f"  {name:16} unavailable: {getattr(error, 'reason', repr(error))}")
     for group, lines in sorted(groups.items()):
         click.echo("\n".join([f" {group}", *lines]))
     click.echo("\n".join([*broken, "suites", f"  {', '.join(registry.suites())}", "backends"]))
     for name in registry.names("backend"):
-        problem: UnavailableError | Unavailability | None
+        problem: Unavailability | Exception | None
         try:
             backend = parse(name)
             problem, options = backend.unavailable("cpu"), ", ".join(backend.choices)
-        except UnavailableError as error:
+        except Exception as error:  # noqa: BLE001 - as above
             problem, options = error, ""
-        click.echo(f"  {name:16} {f'unavailable: {problem.reason}' if problem else 'available'}")
+        state = f"unavailable: {getattr(problem, 'reason', repr(problem))}"
+        click.echo(f"  {name:16} {state if problem else 'available'}")
         if options:
             click.echo(f"  {name + ':A+B…':16} any of {options}; see `commbench doctor`")
     for kind in ("rule", "plot", "section", "report", "launcher"):

@@ -12,7 +12,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,6 +56,21 @@ def workers_by_address(client: Any) -> dict[str, Any]:
     # `Client.scheduler_info` returns a cache, from which the client's own updates remove workers.
     workers: dict[str, Any] = client.sync(client.scheduler.identity)["workers"]
     return workers
+
+
+def missing_modules(names: Iterable[str]) -> list[str]:
+    """Return which of these modules the process in which this runs can't import."""
+    from importlib.util import find_spec
+
+    missing = []
+    for name in names:
+        try:
+            is_there = find_spec(name) is not None
+        except ImportError:
+            is_there = False
+        if not is_there:
+            missing.append(name)
+    return missing
 
 
 def wait_for_workers(

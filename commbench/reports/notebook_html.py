@@ -59,7 +59,7 @@ def render(run: Run) -> str:
     return environment.from_string(_TEMPLATE).render(
         heading=heading(run),
         opening=page_opening(figure, run),
-        findings=details(run),
+        findings=details(run) if run.findings else (),
         figure=figure,
         image=base64.b64encode(figure.png).decode() if figure else "",
     )

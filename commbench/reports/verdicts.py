@@ -33,7 +33,10 @@ from commbench.stats.stability import modes
 _MOST_NAMED = 4
 _MAX_ITERATIONS_RATIO = 2.0
 _PASSES = "This passes, except with --undecided fail"
-_OTHER_WORK = "Times of other work have no verdict; this fails, except with --undecided pass"
+_OTHER_WORK = (
+    "Times of other work have no verdict; this fails unless it is faster, or not slower with "
+    "--undecided pass"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,9 +91,11 @@ class ComparedRuns:
         """Return whether a case of these runs is a failure."""
         if comparison.verdict == "inconclusive":
             return self.undecided_fail
-        # More bytes may be a part of a slowdown, so that they don't pass unseen.
-        is_unequal = comparison.verdict == "unequal" and self.on_undecided != "pass"
-        return is_unequal or comparison.verdict == "slower"
+        if comparison.verdict == "unequal":
+            # More bytes may be a part of a slowdown, so that it doesn't pass unseen.
+            is_faster, is_slower = comparison.ci_high < 1, comparison.ci_low > 1
+            return is_slower or not (is_faster or self.on_undecided == "pass")
+        return comparison.verdict == "slower"
 
     @cached_property
     def without_control(self) -> dict[str, str]:
@@ -332,7 +337,7 @@ class ComparedRuns:
                     ("left out of", "because", self.left_out),
                     (
                         "counted in",
-                        f"because fewer than {MIN_LAUNCHES} are left, although",
+                        f"because fewer than {MIN_LAUNCHES} would be left in a run, although",
                         self.kept,
                     ),
                 )

@@ -270,19 +270,34 @@ def between(
         for side in olds
         if (key := (same.get(side.case.id, ""), side.layer, side.payload_bytes)) in candidates
     ]
-    # Multiples of a control are no seconds. What a commit moves more, in turns, is its own.
-    in_s = [{_key(side): side for side in each} for each in every]
+    # What a commit moves more, in turns, is its own.
     unequal = [
         not interleaved
-        and _is_unequal((baseline, candidate), in_s[0][_key(one)], in_s[1][_key(two)], min_effect)
+        and any(
+            _is_unequal((baseline, candidate), *both, min_effect=min_effect)
+            for both in zip(
+                _in_seconds(one, every[0], control), _in_seconds(two, every[1], control),
+                strict=True,
+            )
+        )
         for one, two in pairs
-    ]
+    ]  # fmt: skip
     compared = compare_pairs(pairs, min_effect, paired=interleaved, unequal=unequal)
     usual = _session_ratios(history, control, len({one.case.id for one, _ in pairs}))
     return [
         _after_sessions(each, usual.get(_key(one), math.nan))
         for each, (one, _) in zip(compared, pairs, strict=True)
     ]
+
+
+def _in_seconds(side: Side, every: Sequence[Side], control: str) -> list[Side]:
+    """Return the side of `every` that `side` is or, with a control, is a multiple of, and this."""
+    by_key = {_key(each): each for each in every}
+    case_ids = [side.case.id]
+    if control:
+        known = {each.case.id: each.case for each in every}
+        case_ids.append(controls(control, known.values())[side.case.id].id)
+    return [by_key[case_id, side.layer, side.payload_bytes] for case_id in case_ids]
 
 
 def _key(side: Side) -> tuple[str, str, int]:

@@ -145,7 +145,7 @@ def profile_script(
         If the directory of a run can't be made; the script has not run.
     """
     import dask
-    from distributed import Client
+    from distributed import Client, SpecCluster
     from distributed.deploy import Cluster
 
     output = output.absolute()
@@ -167,7 +167,7 @@ def profile_script(
 
     sys.addaudithook(set_variable)
     with (
-        watch.among(Client, Cluster),
+        watch.among(Client, Cluster, SpecCluster),
         dask.config.set(default),
         interrupts.terminated_as_interrupted() as ignore_signals,
     ):
@@ -215,7 +215,7 @@ class _FirstClient:
         """The number of clients of other clusters, and of those after the first was closed."""
 
     @contextmanager
-    def among(self, kind: type[Any], clusters: type[Any]) -> Iterator[None]:
+    def among(self, kind: type[Any], *clusters: type[Any]) -> Iterator[None]:
         """Replace the methods with which clients of the class `kind` and `clusters` start and end.
 
         A client often outlives its cluster.
@@ -311,7 +311,8 @@ class _FirstClient:
 
             return closed
 
-        watch_close(clusters)
+        for each in clusters:
+            watch_close(each)
         kind.__init__, kind._start = made, started
         kind.close, kind.shutdown = before("close"), before("shutdown")
         kind._close, kind._shutdown = before_awaiting("_close"), before_awaiting("_shutdown")
@@ -839,9 +840,13 @@ class _Observer:
         with suppress(UnknownNameError):
             backend = backends.parse(cases[0].backend)
         if backend is not None and not self._cluster.shares_processes:
-            for kind in type(backend).__mro__:
-                if issubclass(kind, Backend):
-                    cloudpickle.register_pickle_by_value(sys.modules[kind.__module__])
+            kinds = (kind for kind in type(backend).__mro__ if issubclass(kind, Backend))
+            names = sorted({kind.__module__ for kind in kinds})
+            missing = self._cluster.client.run(members.missing_modules, names).values()
+            # Workers may have another commbench.
+            ours = (name for name in names if name.startswith("commbench."))
+            for name in {*ours}.union(*missing):
+                cloudpickle.register_pickle_by_value(sys.modules[name])
             for launch in launches:
                 for record in traffic.links(launch, backend, self._cluster):
                     self._emit(record)

@@ -161,6 +161,15 @@ def test_more_cpu_time_than_the_cores_have_is_a_warning(cpu_s, warns):
     assert ("CPU s in 24.1 s are more than 4 cores have" in warning) == bool(warning) == warns
 
 
+def test_the_quota_of_a_control_group_may_be_used_in_bursts():
+    records = [
+        replace(each, cpu_seconds=2 * each.seconds) if isinstance(each, Sample) else each
+        for each in clean()
+    ]
+    limited = QUIET["cpu"] | {"cgroup_quota_cores": 1.5}
+    assert "CPU s in" not in warned(records, environment={"cpu": limited})
+
+
 def test_threads_of_other_hosts_do_not_count():
     far = builders.case(cluster=ClusterSpec(n_workers=99, launcher="ssh"), launches=8)
     assert warned(clean(far), cases=[far]) == ""

@@ -75,9 +75,14 @@ def test_output_that_cannot_be_written_is_one_message():
     assert ended.stderr == "Error: can't write the output: No space left on device\n"
 
 
-def test_list_has_all_kinds_of_plugins():
+def test_list_has_all_kinds_of_plugins_and_the_faults_of_some(installed):
+    faulty = type("Faulty", (), {"__init__": lambda *_: {}["gone"]})
+    installed("backend", {"pigeon": faulty, "dove": ZeroDivisionError("of its module")})
+    installed("workload", {"coo": ZeroDivisionError("of its module")})
     result = invoke("list")
     assert result.exit_code == 0
+    assert result.stdout.count("unavailable: ZeroDivisionError('of its module')") == 2
+    assert "pigeon           unavailable: KeyError('gone')" in result.stdout
     for name in ("merge", "pingpong", "tcp", "ucx", "markdown", "local"):
         assert name in result.stdout
     assert "\n messages\n  pingpong " in result.stdout

@@ -278,9 +278,14 @@ def test_a_profile_cant_be_resumed(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "closed", ["", pytest.param("client cluster", marks=pytest.mark.slow), "cluster client"]
-)
-def test_an_asynchronous_script_is_observed(run_script, closed):
+    ("closed", "known_by"),
+    [
+        ("", "cluster"), pytest.param("client cluster", "cluster", marks=pytest.mark.slow),
+        pytest.param("cluster client", "cluster", marks=pytest.mark.slow),
+        ("cluster client", "cluster.scheduler_address"),
+    ],
+)  # fmt: skip
+def test_an_asynchronous_script_is_observed(run_script, closed, known_by):
     source = ASYNCHRONOUS
     if closed:
         calls = "; ".join(f"await {each}.close()" for each in closed.split())
@@ -288,7 +293,7 @@ def test_an_asynchronous_script_is_observed(run_script, closed):
             ("async with LocalCluster(n_workers=1, **quiet) as cluster:",
              "cluster = await LocalCluster(n_workers=1, **quiet)\n        if cluster:"),
             ("async with Client(cluster, asynchronous=True) as client:",
-             "client = await Client(cluster, asynchronous=True)\n            if client:"),
+             f"client = await Client({known_by}, asynchronous=True)\n            if client:"),
             ("[1, 2]))", f"[1, 2]))\n                {calls}"),
         ):  # fmt: skip
             assert context in source

@@ -274,6 +274,20 @@ def test_the_size_of_all_pairs_at_once_is_that_of_a_block_as_in_json(tmp_path):
     assert check(run, "--reference", tmp_path / "new.toml").exit_code == 0
 
 
+def test_no_value_between_two_modes_is_a_reference(tmp_path):
+    records = [
+        record for case, seconds in zip(CASES, ([2, 7] * 6, [1] * 12), strict=False)
+        for record in builders.launches(case, seconds)
+    ]  # fmt: skip
+    run = builders.written(tmp_path, CASES[:2], records, environment=NODE1).path
+    check(run, "--write-reference", tmp_path / "new.toml")
+    text = (tmp_path / "new.toml").read_text()
+    (reference,) = tomllib.loads(text)["reference"]
+    assert reference["value"] == 1
+    assert text.count("launches split into two modes") == 1
+    assert check(run, "--reference", tmp_path / "new.toml").exit_code == 0
+
+
 @pytest.mark.parametrize("records", [[], [builders.end(CASES[0], ok=False)]])
 def test_run_without_a_good_launch_fails_and_gives_no_references(records, tmp_path):
     run = builders.written(tmp_path, CASES[:1], records, environment=NODE1).path

@@ -7,7 +7,7 @@ from builders import failure, launches, message, sample, task, transfer, transpo
 from shown import titled, titles
 
 from commbench.model import USER_CODE, ClusterSpec, Effect, registry
-from commbench.reports import notebook
+from commbench.reports import notebook_html
 from commbench.reports.opening import verdicts
 from commbench.reports.sections import tables
 
@@ -25,7 +25,7 @@ def test_findings_have_their_evidence_and_doubt_in_all_formats_with_texts(form):
         effect=Effect(share=0.4, low=0.4, high=0.4),
     )  # fmt: skip
     vars(run)["findings"] = (found,)
-    shown = notebook.render(run) if form == "jupyter" else registry.load("report", form)(run)
+    shown = notebook_html.render(run) if form == "jupyter" else registry.load("report", form)(run)
     assert "bad luck" in shown
     has_reasons = form not in ("junit", "terminal")
     assert [text in shown for text in ("dice", "fate")] == [has_reasons] * 2

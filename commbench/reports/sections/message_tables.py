@@ -192,7 +192,9 @@ def _layer_table(run: Run, task: str, group: pd.DataFrame) -> Table:
         tuple(rows),
         f"Each cell: the time of one message ({counts(group)}) and below it the difference to the "
         "layer to its left, positive (+) or negative (−: this layer is faster). (?): the two "
-        "intervals overlap, or there is none; —: launches split into two modes. "
+        "intervals overlap, or there is none. "
+        + "—, below: launches split into two modes. "
+        * any("\n—" in cell for row in rows for cell in row)
         + few
         + _layer_meaning(run, layers, group),
         text_columns=frozenset({"backend"}),
