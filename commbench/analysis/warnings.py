@@ -57,7 +57,8 @@ _ITERATION = ["case_id", "launch", "iteration"]
 MESSAGE_BYTES = 1000
 """More than a message about a task has."""
 _MIN_COVERAGE = 0.95
-_TICK_S = 0.004
+_TICK_HZ = 250
+"""The ticks per second of most distributions' kernels."""
 _MAX_TICKS = 10
 """Longer waits are multiples of the tick by chance."""
 _NEAR_TICK = 0.05
@@ -211,6 +212,9 @@ def _cpu_time(run: Run) -> Iterator[str]:
 
 def _modes(run: Run) -> Iterator[str]:
     table = run.summaries
+    known_Hz = recorded(run.manifest.environment, "clock.tick_Hz")  # noqa: N806 - the unit
+    tick_s = 1 / (known_Hz or _TICK_HZ)
+    tick = f"{1000 * tick_s:.3g} ms" + f" if the kernel ticks at {_TICK_HZ} Hz" * (not known_Hz)
     for case_id, rows in table[table["low_mode_s"].notna()].groupby("case_id", sort=False):
         # A fast and a slow copy of memory say little about the backend.
         row = max(
@@ -223,14 +227,18 @@ def _modes(run: Run) -> Iterator[str]:
         where += format_message_size(nbytes) * bool(where)
         others = f" ({len(rows) - 1} other sizes or layers do, too)" * (len(rows) > 1)
         n_low = round(row.low_mode_share * row.n_launches)
-        ticks = row.high_mode_s / _TICK_S
-        is_tick = 1 <= round(ticks) <= _MAX_TICKS and abs(ticks - round(ticks)) <= _NEAR_TICK
+        multiples = [
+            f"the {name} is {round(mode_s / tick_s)} × the kernel's tick"
+            for name, mode_s in (("faster", row.low_mode_s), ("slower", row.high_mode_s))
+            if 1 <= round(mode_s / tick_s) <= _MAX_TICKS
+            if abs(mode_s / tick_s - round(mode_s / tick_s)) <= _NEAR_TICK
+        ]
+        waits = f" ({tick}), for which a process waits that gets no core"
         yield (
             f"{run.case_names[case_id]}{where}: launches split into two modes, {n_low} of "
             f"{row.n_launches} at {format_seconds(row.low_mode_s)} and the others at "
             f"{format_seconds(row.high_mode_s)}{others}: no single number describes them"
-            + f"; the slower is {round(ticks)} × 4 ms, the tick of many kernels, for which a "
-            "process waits that gets no core" * is_tick
+            + f"; {' and '.join(multiples)}{waits}" * bool(multiples)
         )
 
 

@@ -8,6 +8,7 @@ to describe it.
 from __future__ import annotations
 
 import functools
+import gzip
 import math
 import os
 import platform
@@ -17,6 +18,7 @@ import shutil
 import signal
 import subprocess
 import time
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, pairwise
@@ -60,7 +62,7 @@ def collect(root: Path = Path("/")) -> dict[str, Any]:
         "cpu": cpu(root),
         "numa": numa_nodes(root / "sys"),
         "memory": memory(root),
-        "clock": {"step_s": timer_resolution()},
+        "clock": {"step_s": timer_resolution(), "tick_Hz": tick_rate(root, platform.release())},
         "load_average": [float(load) for load in loads[:3]] or None,
         "network": network_interfaces(root / "sys"),
         "rdma": rdma_devices(root / "sys"),
@@ -274,6 +276,17 @@ def timer_resolution() -> float:
     steps = sorted(later - earlier for earlier, later in pairwise(readings) if later > earlier)
     claimed = time.get_clock_info("perf_counter").resolution
     return max(claimed, steps[len(steps) // 2]) if steps else claimed
+
+
+def tick_rate(root: Path, release: str) -> int | None:
+    """Return the ticks per second of the kernel with this release, from its configuration."""
+    for path in (root / "boot" / f"config-{release}", root / "proc/config.gz"):
+        with suppress(OSError, EOFError, zlib.error):
+            content = path.read_bytes()
+            text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("latin-1")
+            if number := _search(r"^CONFIG_HZ=([1-9][0-9]{0,4})$", text):
+                return int(number)
+    return None
 
 
 def recorded(known: Mapping[str, Any], key: str) -> Any:

@@ -1,3 +1,4 @@
+import gzip
 import importlib.machinery
 import importlib.util
 import json
@@ -106,6 +107,16 @@ def test_the_environment_of_this_machine_survives_json():
     assert collected["memory"]["total_bytes"] > 10**8
 
 
+def test_the_tick_is_that_of_the_running_kernel(tmp_path):
+    text = "# CONFIG_HZ_100 is not set\nCONFIG_HZ_250=y\nCONFIG_HZ=250\n"
+    plant(tmp_path, {"proc/config.gz": gzip.compress(text.encode())})
+    assert environment.tick_rate(tmp_path, "6.1") == 250
+    plant(tmp_path, {"boot/config-6.1": "CONFIG_HZ=1000\n", "boot/config-5.0": "CONFIG_HZ=100\n"})
+    assert environment.tick_rate(tmp_path, "6.1") == 1000
+    (tmp_path / "proc/config.gz").write_bytes(gzip.compress(text.encode())[:20])
+    assert environment.tick_rate(tmp_path, "6.2") is None
+
+
 def test_host_cpu_numa_and_memory_are_read_from_proc_and_sys(root):
     collected = environment.collect(root)
     assert collected["host"]["os"] == "Rocky Linux 9.4 (Blue Onyx)"
@@ -116,6 +127,7 @@ def test_host_cpu_numa_and_memory_are_read_from_proc_and_sys(root):
     assert cpu["governors"] == {"policy0": "performance", "policy10": "powersave"}
     assert (cpu["turbo"], cpu["smt"], cpu["clock_source"]) == (True, False, "tsc")
     assert cpu["allowed_cpus"] == "0-3,8"
+    assert collected["clock"]["tick_Hz"] is None
     assert collected["numa"] == [
         {"node": 0, "cpus": "0-3", "memory_bytes": 2048 * 1024},
         {"node": 1, "cpus": "", "memory_bytes": 4096 * 1024},

@@ -119,7 +119,26 @@ def test_a_report_has_both_modes_and_no_median_between_them(recorded):
     assert "1.10 or 7.90 ms" in text
     assert "4.55 ms" not in text
     assert "launches split into two modes, 3 of 6 at 1.10 ms and the others at 7.90 ms" in text
-    assert "2 × 4 ms, the tick of many kernels" in text
+    assert "the slower is 2 × the kernel's tick (4 ms if the kernel ticks at 250 Hz)" in text
+
+
+@pytest.mark.parametrize(
+    ("rate_Hz", "low_ms", "words"),
+    [
+        (250, 1.1, "; the slower is 2 × the kernel's tick (4 ms)"),
+        (250, 4.0, "; the faster is 1 × the kernel's tick and the slower is 2 × the kernel's tick"),
+        (1000, 3.0, "; the faster is 3 × the kernel's tick and the slower is 8 × the kernel's"),
+        (300, 3.33, "; the faster is 1 × the kernel's tick (3.33 ms)"),
+        (100, 1.1, ""),
+    ],
+)
+def test_modes_that_are_multiples_of_the_tick_are_named(rate_Hz, low_ms, words, recorded):
+    case = builders.case()
+    records = builders.launches(case, [low_ms / 1000, 7.99 / 1000] * 3)
+    run = recorded([case], records, environment={"clock": {"tick_Hz": rate_Hz}})
+    (text,) = (text for text in run.warnings if "two modes" in text)
+    assert text.partition("describes them")[2].startswith(words)
+    assert words or "tick" not in text
 
 
 def test_the_warning_names_the_widest_split_but_no_copy_of_memory(recorded):
