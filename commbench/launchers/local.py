@@ -22,9 +22,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from commbench.errors import LaunchError, UsageError
 from commbench.launchers import child, members
@@ -234,7 +235,7 @@ class LocalLauncher(Launcher):
     def environment(self, spec: ClusterSpec) -> dict[str, str]:  # noqa: D102
         # Most variables only have an effect when a process starts. Those of the allocator have one
         # later, too, and schedulers and clients, which have no nanny, are measured without them.
-        given = nanny_environment() if _forks(spec) else {}
+        given = nanny_environment(spec.dask_config) if _forks(spec) else {}
         return {name: value for name, value in given.items() if not name.startswith("MALLOC_")}
 
     def start(  # noqa: D102
@@ -258,21 +259,23 @@ def _binding_env(placement: Placement) -> dict[str, str]:
     return {name: value for name, value in variables.items() if value}
 
 
-def nanny_environment() -> dict[str, str]:
+def nanny_environment(dask_config: Mapping[str, Any] = MappingProxyType({})) -> dict[str, str]:
     """Return the variables that a nanny sets for its worker, e.g. one BLAS thread per task.
 
     As in Dask, variables of this process have precedence, and None in the configuration is none.
+    `dask_config` has settings of another process, which have precedence over this one's.
     """
     import dask
     import distributed  # noqa: F401 - it fills in the configuration
 
     keys = ("distributed.nanny.pre-spawn-environ", "distributed.nanny.environ")
-    return {
-        name: os.environ.get(name, str(value))
-        for key in keys
-        for name, value in dask.config.get(key).items()
-        if value is not None
-    }
+    with dask.config.set(dask_config):
+        return {
+            name: os.environ.get(name, str(value))
+            for key in keys
+            for name, value in dask.config.get(key).items()
+            if value is not None
+        }
 
 
 def preload_options(modules: Sequence[str]) -> list[str]:

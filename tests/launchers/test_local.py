@@ -1,3 +1,4 @@
+import json
 import os
 import resource
 import signal
@@ -5,6 +6,7 @@ import subprocess
 import sys
 import time
 
+import builders
 import dask
 import distributed  # noqa: F401 - before a test changes its configuration
 import processes
@@ -12,11 +14,12 @@ import pytest
 
 from commbench.backends import parse
 from commbench.errors import UsageError
+from commbench.harness import runner
 from commbench.launchers import local
 from commbench.launchers.base import worker_preloads
 from commbench.launchers.local import LocalLauncher
 from commbench.machine import gpu, process
-from commbench.model import ClusterSpec, Placement
+from commbench.model import ClusterSpec, Launch, Placement
 
 # The processes of a launch have no warnings as errors and no captured output as pytest's has.
 PARENT = """
@@ -173,6 +176,48 @@ def count_page_faults(start, given, tmp_path):
         timeout=processes.PATIENCE_SECONDS,
     )
     return [int(count) for count in output.split()]
+
+
+READ = """
+import json, os, sys
+from pathlib import Path
+from commbench.launchers.local import LocalLauncher
+from commbench.model import ClusterSpec
+
+def read():
+    from distributed.comm.utils import OFFLOAD_THRESHOLD
+    from distributed.protocol.utils import BIG_BYTES_SHARD_SIZE
+    numbers = os.environ.get("OMP_NUM_THREADS"), os.environ.get("MKL_NUM_THREADS")
+    return OFFLOAD_THRESHOLD, BIG_BYTES_SHARD_SIZE, *numbers
+
+spec = ClusterSpec(launcher_options={"start": sys.argv[1]})
+with LocalLauncher().start(spec, "tcp", Path.cwd()) as cluster:
+    client = cluster.client
+    print(json.dumps([client.run_on_scheduler(read), *client.run(read).values()]))
+"""
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_settings_that_are_read_at_import_reach_all_processes(start, tag, tmp_path, monkeypatch):
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    spec = ClusterSpec(
+        launcher_options={"start": start},
+        dask_config={
+            "distributed.comm.offload": "5MB",
+            "distributed.nanny.pre-spawn-environ": {"OMP_NUM_THREADS": 3},
+        },
+        env={"DASK_DISTRIBUTED__COMM__SHARD": "3MB", "MKL_NUM_THREADS": "2"},
+    )
+    launch = Launch(case=builders.case(cluster=spec), index=0, block=0, position=0)
+    environ = runner.environment(launch, parse("tcp"), tmp_path) | {process.MARK: "1"}
+    output = subprocess.check_output(
+        [sys.executable, "-c", READ, start], env=environ, cwd=tmp_path, text=True,
+        timeout=processes.PATIENCE_SECONDS,
+    )  # fmt: skip
+    scheduler, *workers = json.loads(output)
+    assert workers == [[5_000_000, 3_000_000, "3", "2"]] * 2
+    assert scheduler[:2] == workers[0][:2]
 
 
 def test_only_a_launch_forks(monkeypatch, tmp_path):
