@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -15,6 +17,7 @@ import pandas as pd
 
 from commbench import stats
 from commbench.analysis.run import Run
+from commbench.backends import parse
 from commbench.errors import CommbenchError, ResultsError
 from commbench.machine import cores
 from commbench.machine.environment import recorded
@@ -238,7 +241,8 @@ def _modes(run: Run) -> Iterator[str]:
             f"{run.case_names[case_id]}{where}: launches split into two modes, {n_low} of "
             f"{row.n_launches} at {format_seconds(row.low_mode_s)} and the others at "
             f"{format_seconds(row.high_mode_s)}{others}: no single number describes them"
-            + f"; {' and '.join(multiples)}{waits}" * bool(multiples)
+            + f"; {' and '.join(multiples)}{waits}"
+            * bool(multiples)
         )
 
 
@@ -645,12 +649,14 @@ def _oversubscription(run: Run) -> Iterator[Disturbance]:
     if polling:
         worst = max(polling, key=polling.__getitem__)
         backends = ", ".join(dict.fromkeys(local[case_id].variant for case_id in polling))
+        modes, best = _progress_modes(run, [local[case_id] for case_id in polling])
         yield Disturbance(
             f"{backends}: event loops poll: an idle cluster uses {idle['idle_cores'][worst]:.2g} "
             f"of {n_cores:g} cores",
-            f", on which {polling[worst]} processes take turns. Times contain the kernel's time "
-            "slices, which are milliseconds; measure a progress mode that sleeps "
-            "(thread-future of ucx), or take more cores",
+            f", on which {polling[worst]} processes take turns{modes}. Times "
+            "contain the kernel's time slices, which are milliseconds; "
+            + f"measure {' or '.join(best)}, whose loops sleep, or " * bool(best)
+            + "take more cores",
             rule="polling",
         )
     if crowded:
@@ -666,6 +672,20 @@ def _oversubscription(run: Run) -> Iterator[Disturbance]:
             "pairs, or more cores",
             rule="few-cores",
         )
+
+
+def _progress_modes(run: Run, cases: Iterable[Case]) -> tuple[str, list[str]]:
+    """Return the settings with which event loops poll, in words, and backends whose loops sleep."""
+    inherited = recorded(run.manifest.environment, "variables") or {}
+    settings, best = dict[str, None](), dict[str, None]()
+    for case in cases:
+        # Runs may have backends of plug-ins that are not installed.
+        with suppress(CommbenchError):
+            backend = parse(case.backend)
+            given = backend.environment(case.cluster.device, Path())
+            if setting := backend.polling({**inherited, **given, **case.cluster.env}):
+                settings[setting] = best[backend.best] = None
+    return f" ({'; '.join(settings)})" * bool(settings), list(best)
 
 
 def _ready_threads(run: Run) -> pd.Series[float]:

@@ -182,6 +182,14 @@ class Backend(ABC):
         del transport
         return ""
 
+    def polling(self, variables: Mapping[str, str]) -> str:
+        """Return the setting with which idle event loops poll, or "" if there is none.
+
+        `variables` are the environment variables of its processes.
+        """
+        del variables
+        return ""
+
     @classmethod
     def advice(cls, machine: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
         """Yield severities (``warning``, ``note``) and texts on what disturbs it on a machine.

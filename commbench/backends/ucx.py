@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from commbench.backends.endpoints import Endpoints, Tool
 
 _MODES = ("blocking", "polling", "thread", "thread-polling", "thread-future")
+_MODE, _FUTURE = "UCXPY_PROGRESS_MODE", "UCXPY_ENABLE_PYTHON_FUTURE"
 _TLS = {"tcp": ("tcp",), "shm": ("sm",), "nvlink": ("cuda_copy", "cuda_ipc"), "ib": ("rc",)}
 TOOL = "ucx_perftest"
 TESTS = {"latency": "tag_lat", "bandwidth": "tag_bw", "message-rate": "tag_bw"}
@@ -111,9 +112,9 @@ class UcxBackend(Backend):
 
     def _variables(self, device: str) -> dict[str, str]:
         mode, *future = self._mode.split("-future")
-        settings = {"UCXPY_PROGRESS_MODE": mode} if mode else {}
+        settings = {_MODE: mode} if mode else {}
         if future:
-            settings["UCXPY_ENABLE_PYTHON_FUTURE"] = "1"
+            settings[_FUTURE] = "1"
         if device == "gpu":
             settings["DASK_DISTRIBUTED_UCXX__CREATE_CUDA_CONTEXT"] = "True"
         if not self._transports:
@@ -177,6 +178,12 @@ class UcxBackend(Backend):
             wanted = "+".join(option for option in self._transports if option != "tcp")
             return f"{self.name} moves its bytes over {transport}, not over {wanted}"
         return ""
+
+    def polling(self, variables: Mapping[str, str]) -> str:  # noqa: D102
+        mode = variables.get(_MODE)
+        if (mode or "").startswith("thread") and variables.get(_FUTURE) == "1":
+            return ""
+        return f"{_MODE}={mode}" if mode else f"{_MODE}=blocking, the default"
 
     @classmethod
     def advice(cls, machine: Mapping[str, Any]) -> Iterator[tuple[str, str]]:  # noqa: D102

@@ -457,8 +457,30 @@ def test_processes_that_poll_on_fewer_cores_are_named(idle_cores, n_cores, warns
     records.append(builders.idle(case, idle_cores, seconds=1.0))
     cpu = QUIET["cpu"] | {"usable_cores": n_cores}
     warning = warned(records, cases=[case], environment={"cpu": cpu})
-    expected = "ucx: event loops poll: an idle cluster uses 1.9 of 2 cores"
+    expected = "ucx: event loops poll: an idle cluster uses 1.9 of 2 cores, on which 4 processes "
+    expected += "take turns (UCXPY_PROGRESS_MODE=blocking, the default)"
     assert warning.startswith(expected) == warns
+    assert ("measure ucx:shm+thread-future, whose loops sleep, or take" in warning) == warns
+
+
+@pytest.mark.parametrize(
+    ("backend", "inherited", "given", "words"),
+    [
+        ("ucx:polling", {}, {}, " (UCXPY_PROGRESS_MODE=polling)."),
+        ("ucx", {"UCXPY_PROGRESS_MODE": "thread"}, {}, " (UCXPY_PROGRESS_MODE=thread)."),
+        ("ucx:polling", {}, {"UCXPY_PROGRESS_MODE": "blocking"}, "(UCXPY_PROGRESS_MODE=blocking)."),
+        ("ucx:thread-future", {}, {}, " take turns. "),
+        ("tcp", {}, {}, " take turns. "),
+    ],
+)
+def test_the_setting_with_which_loops_poll_is_named(backend, inherited, given, words):
+    case = builders.case(backend, launches=8, cluster=ClusterSpec(env=given))
+    records = [record for record in clean(case) if not isinstance(record, IdleCost)]
+    records.append(builders.idle(case, 1.9, seconds=1.0))
+    cpu = QUIET["cpu"] | {"usable_cores": 2}
+    warning = warned(records, cases=[case], environment={"cpu": cpu, "variables": inherited})
+    assert words in warning
+    assert ("whose loops sleep" in warning) == ("PROGRESS" in words)
 
 
 @pytest.mark.parametrize(("n", "n_left"), [(8, 6), (7, 7)])
