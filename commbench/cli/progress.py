@@ -101,9 +101,12 @@ def display(
                 if rule is None:
                     left = remaining.after(record)
                 else:
-                    total = rule.budget_s if spent_s < rule.budget_s else rule.longest_s
+                    # More than the budget is spent only if a verdict needs it.
+                    is_over = spent_s >= rule.budget_s
+                    total = rule.longest_s if is_over else rule.budget_s
                     progress.update(task, total=total)
-                    left = f"{format_duration(max(0.0, total - spent_s))} left"
+                    left = format_duration(max(0.0, total - spent_s))
+                    left = f"up to {left} left" if is_over else f"{left} of the budget left"
                 if (iteration_s := last.pop(record.case_id, None)) is not None:
                     said = f"{names[record.case_id]} {format_seconds(iteration_s)} an iteration"
                     left = f"{left} · {said}" if left else said

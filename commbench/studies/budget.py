@@ -119,7 +119,8 @@ def _describe(run: Run, number: int) -> str:
     if n_unequal:
         what += f"; {n_unequal} of {len(run.comparisons)} moved other bytes, and get no verdict"
     latest_s = rule.longest_s if stats.n_missing_launches(run) else rule.budget_s
-    ends = f"; ends in {format_seconds(latest_s - spent_s)} at the latest"
+    # Launches may take longer than those before, and the time between them does not count.
+    ends = f"; ends in about {format_seconds(max(0.0, latest_s - spent_s))} at the latest"
     return f"look {number} of {stats.N_LOOKS}, after {format_seconds(spent_s)}: {what}" + ends * (
         not run.ended_by
     )

@@ -72,7 +72,9 @@ def test_a_log_has_a_line_for_a_phase_and_is_silent_for_ten_seconds_at_most(show
 def test_a_resumed_run_has_spent_a_part_of_its_budget(shown):
     run = replace(RUN, stopping=Stopping(budget_s=600))
     text = shown([(0, builders.end(CASE, seconds=60.0))], run=run, terminal=True, spent_s=300.0)
-    assert "4 min left" in text
+    assert "4 min of the budget left" in text
+    text = shown([(0, builders.end(CASE, seconds=60.0))], run=run, terminal=True, spent_s=600.0)
+    assert "up to 4 min left" in text
 
 
 def test_the_time_left_is_that_of_the_backends_still_to_come():

@@ -203,4 +203,4 @@ def test_a_case_of_which_no_launch_ends_well_is_not_decided(n_good, n_failed, en
     text = budget._describe(run, 1)
     assert "merge over mpi (no launch ended well)" in text
     assert "all is decided" not in text
-    assert ("at the latest" in text) == (not ended_by)
+    assert ("; ends in about " in text) == (not ended_by)

@@ -123,7 +123,7 @@ def test_a_report_has_both_modes_and_no_median_between_them(recorded):
 
 
 @pytest.mark.parametrize(
-    ("rate_Hz", "low_ms", "words"),
+    ("tick_rate", "low_ms", "words"),
     [
         (250, 1.1, "; the slower is 2 × the kernel's tick (4 ms)"),
         (250, 4.0, "; the faster is 1 × the kernel's tick and the slower is 2 × the kernel's tick"),
@@ -132,10 +132,10 @@ def test_a_report_has_both_modes_and_no_median_between_them(recorded):
         (100, 1.1, ""),
     ],
 )
-def test_modes_that_are_multiples_of_the_tick_are_named(rate_Hz, low_ms, words, recorded):
+def test_modes_that_are_multiples_of_the_tick_are_named(tick_rate, low_ms, words, recorded):
     case = builders.case()
     records = builders.launches(case, [low_ms / 1000, 7.99 / 1000] * 3)
-    run = recorded([case], records, environment={"clock": {"tick_Hz": rate_Hz}})
+    run = recorded([case], records, environment={"clock": {"tick_Hz": tick_rate}})
     (text,) = (text for text in run.warnings if "two modes" in text)
     assert text.partition("describes them")[2].startswith(words)
     assert words or "tick" not in text
