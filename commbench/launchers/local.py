@@ -100,6 +100,7 @@ class LocalCluster(RunningCluster):
         preloads = preload_options(worker_preloads(spec, preload))
         bindings = spec.placement or (Placement(),) * spec.n_workers
         gpus = gpu.env_for_workers(spec, os.environ)
+        given = nanny_environment(spec.dask_config)
         for index in range(spec.n_workers):
             self._start_dask(
                 f"worker {index}", "--scheduler-file", contact,
@@ -107,7 +108,7 @@ class LocalCluster(RunningCluster):
                 "--name", str(index), "--no-nanny", "--no-dashboard",
                 "--nthreads", str(spec.threads_per_worker), "--memory-limit", str(limit),
                 *preloads,
-                **{**nanny_environment(), **gpus[index], **_binding_env(bindings[index])},
+                **{**given, **gpus[index], **_binding_env(bindings[index])},
             )  # fmt: skip
 
     def _start_shared(
@@ -125,7 +126,8 @@ class LocalCluster(RunningCluster):
                 str(index): {"cls": "distributed.Worker", "opts": options | {"name": str(index)}}
                 for index in range(first, spec.n_workers, n_processes)
             }
-            self._start_dask(f"spec {first}", "--spec", json.dumps(workers), **nanny_environment())
+            given = nanny_environment(spec.dask_config)
+            self._start_dask(f"spec {first}", "--spec", json.dumps(workers), **given)
 
     def _start_scheduler(
         self, contact: Path, protocol: str, preload: Sequence[str], *options: str
@@ -263,7 +265,7 @@ def nanny_environment(dask_config: Mapping[str, Any] = MappingProxyType({})) -> 
     """Return the variables that a nanny sets for its worker, e.g. one BLAS thread per task.
 
     As in Dask, variables of this process have precedence, and None in the configuration is none.
-    `dask_config` has settings of another process, which have precedence over this one's.
+    `dask_config` has precedence over this process's: its variables can't name keys in capitals.
     """
     import dask
     import distributed  # noqa: F401 - it fills in the configuration

@@ -352,7 +352,7 @@ def test_every_launch_has_its_environment(tmp_path, monkeypatch):
 
 
 def test_all_layers_of_a_ping_pong_have_the_variables_of_workers(tmp_path):
-    given = {"distributed.nanny.environ": {"A_NEW_ONE": 1}}
+    given = {"distributed.nanny.environ.A_NEW_ONE": 1}
     spec = ClusterSpec(dask_config=given)
     (case,) = cases_for("pingpong", ["tcp"], {"layers": ("raw",)}, spec)
     launch = Launch(case=case, index=0, block=0, position=0)

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 
 import builders
 import dask
@@ -190,7 +191,7 @@ def read():
     numbers = os.environ.get("OMP_NUM_THREADS"), os.environ.get("MKL_NUM_THREADS")
     return OFFLOAD_THRESHOLD, BIG_BYTES_SHARD_SIZE, *numbers
 
-spec = ClusterSpec(launcher_options={"start": sys.argv[1]})
+spec = ClusterSpec(**json.loads(sys.argv[1]))
 with LocalLauncher().start(spec, "tcp", Path.cwd()) as cluster:
     client = cluster.client
     print(json.dumps([client.run_on_scheduler(read), *client.run(read).values()]))
@@ -205,16 +206,16 @@ def test_settings_that_are_read_at_import_reach_all_processes(start, tag, tmp_pa
         launcher_options={"start": start},
         dask_config={
             "distributed.comm.offload": "5MB",
-            "distributed.nanny.pre-spawn-environ": {"OMP_NUM_THREADS": 3},
+            "distributed.nanny.pre-spawn-environ.OMP_NUM_THREADS": 3,
         },
         env={"DASK_DISTRIBUTED__COMM__SHARD": "3MB", "MKL_NUM_THREADS": "2"},
     )
     launch = Launch(case=builders.case(cluster=spec), index=0, block=0, position=0)
     environ = runner.environment(launch, parse("tcp"), tmp_path) | {process.MARK: "1"}
+    command = [sys.executable, "-c", READ, json.dumps(asdict(spec))]
     output = subprocess.check_output(
-        [sys.executable, "-c", READ, start], env=environ, cwd=tmp_path, text=True,
-        timeout=processes.PATIENCE_SECONDS,
-    )  # fmt: skip
+        command, env=environ, cwd=tmp_path, text=True, timeout=processes.PATIENCE_SECONDS
+    )
     scheduler, *workers = json.loads(output)
     assert workers == [[5_000_000, 3_000_000, "3", "2"]] * 2
     assert scheduler[:2] == workers[0][:2]
