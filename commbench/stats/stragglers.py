@@ -4,7 +4,8 @@ The logarithm of the time per byte from worker i to worker j is modelled as the 
 value, an effect of the sender i, an effect of the receiver j, and a rest for the link. The effects
 are fitted by Tukey's median polish, on which a single slow link has no influence. A worker is slow
 if its effects are outliers among those of the workers, and if most of its links are slow; a link is
-slow if its rest is an outlier among the rests of all pairs. The launches have to agree.
+slow if its rest is an outlier among the rests of all pairs. Most launches have to agree, two at
+least if there are several.
 
 The test for outliers is Rosner's for several outliers (generalised ESD): each value is only
 compared with more ordinary ones, so that slow ones don't mask one another. The n values nearest to
@@ -237,6 +238,7 @@ def _slow_in_group(group: pd.DataFrame, run: Run, both_ways: bool, *, is_cut: bo
         return group.iloc[:0]
     by_launch = _logs_by_launch(group, run, src, dst, workers)
     ordinary = by_launch.loc[:, ~slow].median(axis="columns")
+    n_launches = by_launch.notna().any(axis="columns").sum()
     hosts = _host_names(group, run, workers)
     # Those that are as fast as expected may still be slower than others.
     causes = [
@@ -254,6 +256,10 @@ def _slow_in_group(group: pd.DataFrame, run: Run, both_ways: bool, *, is_cut: bo
         effects = slower.median(axis="columns").dropna().to_numpy()
         reference = typical if limit is None else limit
         factor = np.exp(np.median(effects if len(effects) else logs[members] - reference))
+        # Of one of several launches, or of two that differ, the median is that of a hiccup.
+        is_alone = len(effects) == 1 < n_launches
+        if is_alone or 2 * (effects >= np.log(MIN_SLOWDOWN)).sum() <= len(effects) > 0:
+            continue
         low, high, level = launches_interval([] if is_cut else np.exp(effects).tolist())
         if factor < MIN_SLOWDOWN or low <= 1:
             continue

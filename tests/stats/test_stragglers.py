@@ -155,6 +155,21 @@ def test_a_pair_that_is_slow_in_one_launch_only_is_not_named(recorded):
     assert slow(recorded, case, *records).empty
 
 
+@pytest.mark.parametrize("hiccup", [1.7, 3.0, 10.0, 100.0])
+@pytest.mark.parametrize("n_fetches", [(1, 1, 1), (3, 2, 2), (6, 1, 1), (3, 1, 0), (3, 0, 0)])
+def test_a_hiccup_of_a_receiver_in_one_of_three_launches_is_not_named(n_fetches, hiccup, recorded):
+    case = builders.case("mpi", n_workers=8, launches=3)
+    dice = random.Random(0)
+    records = [builders.place(case, str(n)) for n in range(8)]
+    for launch, (src, dst) in itertools.product(range(3), cluster(8)):
+        late = hiccup if (launch, dst) == (0, "5") else 1.0
+        # The receiver has few fetches, so that those of one launch are the median.
+        for _ in range(n_fetches[launch] if dst == "5" else 12):
+            seconds = 0.013 * late * dice.lognormvariate(0, 0.15)
+            records.append(transfer(case, 0, seconds, 8 * MB, src=src, dst=dst, launch=launch))
+    assert slow(recorded, case, records).empty
+
+
 def test_launches_that_agree_give_an_interval(recorded):
     case = builders.case(n_workers=4, launches=6)
     records = [
