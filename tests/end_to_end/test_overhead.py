@@ -1,13 +1,10 @@
 import contextlib
-import json
 import os
 import signal
 import statistics
-import subprocess
 import sys
 import time
 from collections import Counter
-from pathlib import Path
 
 import cloudpickle
 import dask.array as da
@@ -18,72 +15,34 @@ import psutil
 import pytest
 import scipy.stats
 from distributed import Client, LocalCluster, futures_of, wait
+from overhead import message_ratios, profile_ratio
 
 import commbench
 from commbench import backends, stats
-from commbench.harness import pinning, runner
-from commbench.harness.cases import cases_for, make_suite, make_workload, plan
+from commbench.harness import pinning
+from commbench.harness.cases import cases_for, make_workload
 from commbench.harness.measure import plugins
 from commbench.harness.measure.cluster import keep_tasks, until_forgotten
-from commbench.launchers.local import LocalLauncher, nanny_environment
-from commbench.model import ClusterSpec, Sample
+from commbench.launchers.local import LocalLauncher
+from commbench.model import ClusterSpec
 from commbench.stats import inference
 
-BARE_PINGPONG = Path(__file__).parents[1] / "bare" / "pingpong.py"
 ROUNDS = 31
-
-
-def harness_seconds(backend, size, count, logs):
-    cases = cases_for(
-        "pingpong",
-        [backend],
-        {"sizes": [size], "seconds_per_size": 60.0},
-        ClusterSpec(),
-        launches=1,
-        iterations=count if size <= 8192 else count * 10,
-        warmups=count // 10 if size <= 8192 else count,
-    )
-    records = runner.run_plan(plan(make_suite("overhead", cases), 0), logs)
-    return [r.seconds for r in records if isinstance(r, Sample) and not r.warmup]
-
-
-def bare_seconds(protocol, size, count):
-    command = [sys.executable, str(BARE_PINGPONG), protocol, str(size), str(count)]
-    # With MALLOC_TRIM_THRESHOLD_, as nannies set it for workers, a message takes 20 % longer.
-    environ = {**nanny_environment(), **os.environ}
-    return json.loads(subprocess.check_output(command, timeout=120, env=environ))
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(("size", "count"), [(1, 3000), (65536, 2000), (8 << 20, 150)])
 def test_the_harness_adds_less_than_5_percent_to_a_message(size, count, tmp_path):
-    ratios = []
-    for number in range(ROUNDS):
-        pair = [
-            lambda: statistics.median(harness_seconds("tcp", size, count, tmp_path / "logs")),
-            lambda: statistics.median(bare_seconds("tcp", size, count)),
-        ]
-        # The first of two runs meets another state of the machine than the second.
-        order = (0, 1) if number % 2 == 0 else (1, 0)
-        medians = {which: pair[which]() for which in order}
-        ratios.append(medians[0] / medians[1])
+    ratios = message_ratios(size, count, ROUNDS, tmp_path / "logs")
     ratio = statistics.median(ratios)
     print(f"{size} B: harness / by hand = {ratio:.3f} ({min(ratios):.3f} … {max(ratios):.3f})")
     assert 0.95 <= ratio <= 1.05
 
 
-BARE_MERGE = Path(__file__).parents[1] / "bare" / "merge.py"
 N_ITERATIONS = 40
 CLUSTERS = 31
 """How many, because iterations scatter: half the interval of 11 clusters was 5 %."""
-
-
-def profile_ratio(backend, scratch):
-    """Return the ratio of the medians with and without the profile, in one fresh cluster."""
-    command = [sys.executable, str(BARE_MERGE), backend, str(scratch)]
-    seconds = json.loads(subprocess.check_output(command, timeout=400))
-    return statistics.median(seconds["with"]) / statistics.median(seconds["without"])
 
 
 @pytest.mark.slow

@@ -20,6 +20,7 @@ import namespaces
 import numpy as np
 import processes
 from namespaces import PAYLOAD_SHARE
+from overhead import message_ratios, profile_ratio
 
 import commbench
 from commbench import backends, stats
@@ -463,11 +464,24 @@ def perftest(seed: int, folder: Path) -> Iterator[Outcome]:
     )  # fmt: skip
 
 
+def overhead(seed: int, folder: Path) -> Iterator[Outcome]:
+    """Measure messages in the harness and by hand, or a merge with and without the profile."""
+    # Each ratio of so short a trial scatters by more than what is asked: half of them may be above.
+    kinds = ((1, 3000), (65536, 2000), (8 << 20, 150), None)
+    if (kind := kinds[seed % len(kinds)]) is None:
+        error = profile_ratio("tcp", folder / "scratch") - 1
+        question, most = "profiling a merge takes less than 3 % more time, in the median", 0.03
+    else:
+        error = float(np.median(message_ratios(*kind, 5, folder / "logs"))) - 1
+        question, most = "the harness adds less than 5 % to a message, in the median", 0.05
+    yield Outcome(question=question, right=error < most, wanted=0.5, error=error)
+
+
 TRIALS: dict[str, Callable[[int, Path], Iterator[Outcome]]] = {
     trial.__name__.replace("_", "-"): trial
     for trial in (
         cpu_time, planted_log, too_few_cores, profile, one_mode, two_modes, slow_parts,
-        forked_launches, equal_backends, delayed_backend, perftest,
+        forked_launches, equal_backends, delayed_backend, perftest, overhead,
     )
 }  # fmt: skip
 SHARES = {
