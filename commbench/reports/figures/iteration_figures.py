@@ -79,7 +79,7 @@ def plot_times(run: Run) -> Figure | None:
         return None
     names, heights = {}, []
     for name, cases in panels.items():
-        backends = with_tuning([case.variant for case in cases])
+        backends = with_tuning([case.variant for case in cases], cases[0].cluster.device)
         labels = [
             (style.label(backend), style.failed(run, case.id))
             for backend, case in zip(backends, cases, strict=True)

@@ -301,13 +301,17 @@ def variants_title(run: Run) -> str:
     return "backend" if only_backends else "setting"
 
 
-def with_tuning(names: Iterable[str]) -> list[str]:
+def with_tuning(names: Iterable[str], device: str = "cpu") -> list[str]:
     """Return names with *default* and *tuned* where there are both of a backend.
+
+    The tuned options are recommended for CPU memory only.
 
     Examples
     --------
     >>> with_tuning(["tcp", "ucx", "ucx:shm", "ucx:shm+thread-future"])
     ['tcp', 'ucx (default)', 'ucx:shm', 'ucx:shm+thread-future (tuned)']
+    >>> with_tuning(["ucx", "ucx:shm+thread-future"], "gpu")
+    ['ucx', 'ucx:shm+thread-future']
     """
     tunings: dict[str, dict[str, str]] = {}
     for name in names:
@@ -317,7 +321,8 @@ def with_tuning(names: Iterable[str]) -> list[str]:
             tunings.setdefault(backend.head, {})[name] = backend.tuning
     shown = {
         name: f"{name} ({tuning})"
-        for group in tunings.values() if {"default", "tuned"} <= {*group.values()}
+        for group in tunings.values()
+        if device == "cpu" and {"default", "tuned"} <= {*group.values()}
         for name, tuning in group.items() if tuning
     }  # fmt: skip
     return [shown.get(name, name) for name in names]

@@ -70,7 +70,9 @@ def time_tables(run: Run) -> Iterator[Table]:
         yield Table.from_columns(
             f"{_describe(run.cases[first.case_id])}: time per iteration",
             {
-                variants_title(run): with_tuning(group.backend),
+                variants_title(run): with_tuning(
+                    group.backend, run.cases[first.case_id].cluster.device
+                ),
                 "median": map(median_time, group.itertuples()),
                 interval_title(group.confidence): map(_interval, group.itertuples()),
                 f"time vs\n{first.backend}": [
@@ -103,7 +105,9 @@ def time_opening(run: Run) -> Iterator[Table]:
         first = _baseline(group)
         pairs = [compared.get((first.case_id, case_id)) for case_id in group["case_id"]]
         times: dict[str, list[str]] = {
-            variants_title(run): with_tuning(group.backend),
+            variants_title(run): with_tuning(
+                group.backend, run.cases[first.case_id].cluster.device
+            ),
             "median": [*map(median_time, group.itertuples())],
         }
         ratios: dict[str, list[str]] = {

@@ -54,7 +54,9 @@ def tables(run: Run) -> Iterator[Table]:
         yield Table.from_columns(
             "" if alone else f"{label}: {title}",
             {
-                variants_title(run): with_tuning(group.backend),
+                variants_title(run): with_tuning(
+                    group.backend, run.cases[group.case_id.iloc[0]].cluster.device
+                ),
                 **({} if is_bytes else {f"time per {name.removesuffix('s')}": seconds}),
                 title: [median_rate(row, row.n_operations, form) for row in summaries],
                 interval_title(group.confidence): [_rates(row, form) for row in summaries],
