@@ -24,7 +24,7 @@ from commbench.model import ClusterSpec
 
 _POLL_SECONDS = 0.05
 _TOPIC = "all"
-_SUBSCRIBE_SECONDS = 10.0
+_SUBSCRIBE_SECONDS = 30.0
 _PREFIXES = (
     "DASK_", "COMMBENCH_", "CUDA_", "RAPIDS_", "OMP_", "MKL_", "OPENBLAS_", "MALLOC_",
 )  # fmt: skip
@@ -230,7 +230,8 @@ def watch_workers(cluster: RunningCluster, log: Path | None = None) -> None:
     Raises
     ------
     LaunchError
-        If the workers are already others than those in ``cluster.names``.
+        If the workers are already others than those in ``cluster.names``, or if the scheduler sends
+        no events.
     """
     names = dict(cluster.names)
     for name in names.values():
@@ -260,6 +261,11 @@ def watch_workers(cluster: RunningCluster, log: Path | None = None) -> None:
     deadline = time.monotonic() + _SUBSCRIBE_SECONDS
     while not is_subscribed.wait(0.01) and time.monotonic() < deadline:
         cluster.client.log_event(_TOPIC, "commbench watches the workers")
+    if not is_subscribed.is_set():
+        raise LaunchError(
+            f"the scheduler sent no event for {_SUBSCRIBE_SECONDS:.0f} s, so that a worker that "
+            "leaves would not be noticed; it may be too busy: start again when it is idle"
+        )
     # Earlier events are not reported.
     if (now := workers_by_address(cluster.client)).keys() != names.keys():
         raise LaunchError(

@@ -21,7 +21,7 @@ from commbench.harness import options, runner
 from commbench.harness.cases import cases_for
 from commbench.harness.measure import plugins, traffic
 from commbench.harness.transfers import TransferLog
-from commbench.launchers import external
+from commbench.launchers import external, members
 from commbench.launchers.external import ExternalLauncher
 from commbench.machine import process
 from commbench.model import ClusterSpec, Failure, Launch, Sample
@@ -171,6 +171,13 @@ def test_a_worker_that_leaves_while_other_clients_are_waited_for_is_noticed(tmp_
         monkeypatch.setattr(external.ExternalCluster, "_refuse_busy", wait)
         with pytest.raises(LaunchError, match="left or joined the cluster before"):
             ExternalLauncher().start(spec(cluster), "tcp", tmp_path)
+
+
+def test_a_scheduler_that_sends_no_events_is_refused(dask_cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr(members, "_SUBSCRIBE_SECONDS", 0.1)
+    monkeypatch.setattr(Client, "subscribe_topic", lambda *_: None)
+    with pytest.raises(LaunchError, match="sent no event .* a worker that leaves would not be"):
+        ExternalLauncher().start(spec(dask_cluster), "tcp", tmp_path)
 
 
 def test_an_address_where_no_scheduler_listens_is_in_the_error(tmp_path, monkeypatch):
