@@ -281,8 +281,13 @@ def render_references(run: Run) -> str:
     for row in summaries[(summaries["n_launches"] > 0) & (summaries["median_s"] > 0)].itertuples():
         case = run.cases[row.case_id]
         if not math.isnan(row.low_mode_s):
-            split.append(f"# {run.case_names[row.case_id]}: launches split into two modes, so that "
-                         "no single value is to be expected\n")  # fmt: skip
+            where = f" {row.layer}" * (row.layer != "workload")
+            nbytes = run.message_bytes(row.case_id, row.layer, row.payload_bytes)
+            where += f" {format_message_size(nbytes)}" * bool(where)
+            split.append(
+                f"# {run.case_names[row.case_id]}{where}: launches split into two modes, so that "
+                "no single value is to be expected\n"
+            )
             continue
         lines: dict[str, Any] = {
             "system": _system(run), "workload": case.workload, "backend": case.variant,
@@ -307,7 +312,7 @@ def render_references(run: Run) -> str:
         why = "launches split into two modes" if split else "no launch ended well"
         raise UsageError(f"{run.manifest.id} has no number to expect: {why}")
     command = " ".join(run.manifest.command.split())
-    head = [f"# From {run.manifest.id}: {command}\n", *dict.fromkeys(split)]
+    head = [f"# From {run.manifest.id}: {command}\n", *split]
     return "".join(head) + "\n" + "\n\n".join(tables) + "\n"
 
 

@@ -684,7 +684,10 @@ def _progress_modes(run: Run, cases: Iterable[Case]) -> tuple[str, list[str]]:
             backend = parse(case.backend)
             given = backend.environment(case.cluster.device, Path())
             if setting := backend.polling({**inherited, **given, **case.cluster.env}):
-                settings[setting] = best[backend.best] = None
+                settings[setting] = None
+                # It may close the way that the bytes of a GPU take.
+                if case.cluster.device == "cpu":
+                    best[backend.best] = None
     return f" ({'; '.join(settings)})" * bool(settings), list(best)
 
 

@@ -181,7 +181,7 @@ class UcxBackend(Backend):
 
     def polling(self, variables: Mapping[str, str]) -> str:  # noqa: D102
         mode = variables.get(_MODE)
-        if (mode or "").startswith("thread") and variables.get(_FUTURE) == "1":
+        if mode == "thread" and variables.get(_FUTURE, "0") != "0":
             return ""
         return f"{_MODE}={mode}" if mode else f"{_MODE}=blocking, the default"
 

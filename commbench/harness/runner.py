@@ -178,11 +178,7 @@ def environment(launch: Launch, backend: Backend, scratch: Path) -> dict[str, st
     launcher: Launcher = registry.load("launcher", case.cluster.launcher)()
     has_cluster = workloads.load(case.workload).has_cluster
     return {
-        **(
-            launcher.environment(case.cluster)
-            if has_cluster
-            else nanny_environment(case.cluster.dask_config)
-        ),
+        **(launcher.environment(case.cluster) if has_cluster else nanny_environment()),
         **os.environ,
         process.FORWARDED: ",".join([*backend.variables, *variables]),
         **config,

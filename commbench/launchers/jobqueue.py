@@ -134,7 +134,7 @@ class JobLauncher(Launcher):
                 for line in self.log_directives
             )
             extra = [*logs, *extra]
-        variables = forwarded_env(environ, spec.env, nanny_environment(spec.dask_config))
+        variables = forwarded_env(environ, spec.env, nanny_environment())
         if _VISIBLE not in spec.env:
             # The queue assigns GPUs to a job.
             variables.pop(_VISIBLE, None)

@@ -22,10 +22,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from commbench.errors import LaunchError, UsageError
 from commbench.launchers import child, members
@@ -100,7 +99,6 @@ class LocalCluster(RunningCluster):
         preloads = preload_options(worker_preloads(spec, preload))
         bindings = spec.placement or (Placement(),) * spec.n_workers
         gpus = gpu.env_for_workers(spec, os.environ)
-        given = nanny_environment(spec.dask_config)
         for index in range(spec.n_workers):
             self._start_dask(
                 f"worker {index}", "--scheduler-file", contact,
@@ -108,7 +106,7 @@ class LocalCluster(RunningCluster):
                 "--name", str(index), "--no-nanny", "--no-dashboard",
                 "--nthreads", str(spec.threads_per_worker), "--memory-limit", str(limit),
                 *preloads,
-                **{**given, **gpus[index], **_binding_env(bindings[index])},
+                **{**nanny_environment(), **gpus[index], **_binding_env(bindings[index])},
             )  # fmt: skip
 
     def _start_shared(
@@ -126,8 +124,7 @@ class LocalCluster(RunningCluster):
                 str(index): {"cls": "distributed.Worker", "opts": options | {"name": str(index)}}
                 for index in range(first, spec.n_workers, n_processes)
             }
-            given = nanny_environment(spec.dask_config)
-            self._start_dask(f"spec {first}", "--spec", json.dumps(workers), **given)
+            self._start_dask(f"spec {first}", "--spec", json.dumps(workers), **nanny_environment())
 
     def _start_scheduler(
         self, contact: Path, protocol: str, preload: Sequence[str], *options: str
@@ -237,7 +234,7 @@ class LocalLauncher(Launcher):
     def environment(self, spec: ClusterSpec) -> dict[str, str]:  # noqa: D102
         # Most variables only have an effect when a process starts. Those of the allocator have one
         # later, too, and schedulers and clients, which have no nanny, are measured without them.
-        given = nanny_environment(spec.dask_config) if _forks(spec) else {}
+        given = nanny_environment() if _forks(spec) else {}
         return {name: value for name, value in given.items() if not name.startswith("MALLOC_")}
 
     def start(  # noqa: D102
@@ -261,23 +258,21 @@ def _binding_env(placement: Placement) -> dict[str, str]:
     return {name: value for name, value in variables.items() if value}
 
 
-def nanny_environment(dask_config: Mapping[str, Any] = MappingProxyType({})) -> dict[str, str]:
+def nanny_environment() -> dict[str, str]:
     """Return the variables that a nanny sets for its worker, e.g. one BLAS thread per task.
 
     As in Dask, variables of this process have precedence, and None in the configuration is none.
-    `dask_config` has precedence over this process's: its variables can't name keys in capitals.
     """
     import dask
     import distributed  # noqa: F401 - it fills in the configuration
 
     keys = ("distributed.nanny.pre-spawn-environ", "distributed.nanny.environ")
-    with dask.config.set(dask_config):
-        return {
-            name: os.environ.get(name, str(value))
-            for key in keys
-            for name, value in dask.config.get(key).items()
-            if value is not None
-        }
+    return {
+        name: os.environ.get(name, str(value))
+        for key in keys
+        for name, value in dask.config.get(key).items()
+        if value is not None
+    }
 
 
 def preload_options(modules: Sequence[str]) -> list[str]:

@@ -60,15 +60,13 @@ def workers_by_address(client: Any) -> dict[str, Any]:
 
 def missing_modules(names: Iterable[str]) -> list[str]:
     """Return which of these modules the process in which this runs can't import."""
-    from importlib.util import find_spec
+    from importlib import import_module
 
     missing = []
     for name in names:
         try:
-            is_there = find_spec(name) is not None
-        except ImportError:
-            is_there = False
-        if not is_there:
+            import_module(name)
+        except Exception:  # noqa: BLE001 - a module may have any fault
             missing.append(name)
     return missing
 

@@ -62,18 +62,19 @@ class MpirunCluster(LocalCluster):
             "DASK_DISTRIBUTED__SCHEDULER__PRELOAD": json.dumps(scheduler_preloads(preload)),
             "DASK_DISTRIBUTED__WORKER__PRELOAD": json.dumps(worker_preloads(spec, preload)),
         }
-        defaults = nanny_environment(spec.dask_config)
         version = _version(mpiexec)
         where = [*(_ON_THIS_HOST if "HYDRA" in version else _unbound(version, crowded=True))]
         if spec.hosts:
             # Ranks need MPI's variables with any backend.
             mpi = registry.load("backend", "mpi")
-            chosen = forwarded_env(os.environ, spec.env, defaults, mpi.variables)
+            chosen = forwarded_env(os.environ, spec.env, nanny_environment(), mpi.variables)
             # The command has names only, so that it does not show the key.
             names = [*chosen, *preloads, *({mpi.key_variable} & os.environ.keys())]
             where = _where(version, spec, names)
         ranks = _ranks(_gpus(spec, crowd), rank)
-        self._spawn("mpiexec", *CHILD_COMMAND, mpiexec, *where, *ranks, **defaults, **preloads)
+        self._spawn(
+            "mpiexec", *CHILD_COMMAND, mpiexec, *where, *ranks, **nanny_environment(), **preloads
+        )
         self._connect_to_scheduler(contact, preload)
         members.join(self, spec, protocol, self._deadline)
         # A rank whose worker has left waits in MPI_Finalize.

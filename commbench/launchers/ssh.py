@@ -128,7 +128,7 @@ class SshCluster(RunningCluster):
             if key in _CONNECT
         }
         python = self._options.get("python", sys.executable)
-        defaults = nanny_environment(self._spec.dask_config) if scheduler else {}
+        defaults = nanny_environment() if scheduler else {}
         chosen = forwarded_env(os.environ, self._spec.env, defaults)
         variables = {**without_paths_in(self._scratch, chosen), **(gpu_variables or {})}
         common: dict[str, Any] = {

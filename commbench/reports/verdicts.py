@@ -70,7 +70,8 @@ class ComparedRuns:
         """``slower`` if any case is slower, else ``undecided`` if any is, else ``not slower``."""
         if self.with_verdict("slower"):
             return "slower"
-        is_open = self.with_verdict("inconclusive", "unequal") or self.without_control
+        unequal = filter(self.fails, self.with_verdict("unequal"))
+        is_open = self.with_verdict("inconclusive") or any(unequal) or self.without_control
         if is_open or not self.comparisons:
             return "undecided"
         return "not slower"
@@ -93,7 +94,9 @@ class ComparedRuns:
             return self.undecided_fail
         if comparison.verdict == "unequal":
             # More bytes may be a part of a slowdown, so that it doesn't pass unseen.
-            is_faster, is_slower = comparison.ci_high < 1, comparison.ci_low > 1
+            is_faster = comparison.ci_high < 1
+            least = 1 + comparison.min_effect
+            is_slower = comparison.ci_low > 1 and comparison.ratio > least
             return is_slower or not (is_faster or self.on_undecided == "pass")
         return comparison.verdict == "slower"
 

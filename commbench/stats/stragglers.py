@@ -257,8 +257,8 @@ def _slow_in_group(group: pd.DataFrame, run: Run, both_ways: bool, *, is_cut: bo
         reference = typical if limit is None else limit
         factor = np.exp(np.median(effects if len(effects) else logs[members] - reference))
         # Of one of several launches, or of two that differ, the median is that of a hiccup.
-        is_alone = len(effects) == 1 < n_launches
-        if is_alone or 2 * (effects >= np.log(MIN_SLOWDOWN)).sum() <= len(effects) > 0:
+        n_slow = (effects >= np.log(MIN_SLOWDOWN)).sum()
+        if len(effects) < min(2, n_launches) or 2 * n_slow <= len(effects) > 0:
             continue
         low, high, level = launches_interval([] if is_cut else np.exp(effects).tolist())
         if factor < MIN_SLOWDOWN or low <= 1:

@@ -403,7 +403,8 @@ def test_cases_that_moved_other_bytes_have_no_verdict(placement, why, tmp_path):
 
 @pytest.mark.parametrize(
     ("seconds", "arguments", "status"),
-    [(0.3, (), 0), (1.0, (), 4), (1.0, ("--undecided", "pass"), 0),
+    [(0.3, (), 0), (0.3, ("--undecided", "fail"), 0), (1.0, (), 4),
+     (1.0, ("--undecided", "pass"), 0), (1.02, ("--undecided", "pass"), 0),
      (3.0, ("--undecided", "pass"), 4)],
 )  # fmt: skip
 def test_other_bytes_hide_no_slowdown_and_fail_no_improvement(seconds, arguments, status, tmp_path):

@@ -176,7 +176,7 @@ def test_a_worker_that_leaves_while_other_clients_are_waited_for_is_noticed(tmp_
 def test_a_scheduler_that_sends_no_events_is_refused(dask_cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(members, "_SUBSCRIBE_SECONDS", 0.1)
     monkeypatch.setattr(Client, "subscribe_topic", lambda *_: None)
-    with pytest.raises(LaunchError, match="sent no event .* a worker that leaves would not be"):
+    with pytest.raises(LaunchError, match=r"sent no event .* a worker that leaves would not be"):
         ExternalLauncher().start(spec(dask_cluster), "tcp", tmp_path)
 
 

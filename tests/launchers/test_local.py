@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import asdict
 
 import builders
 import dask
@@ -179,48 +178,6 @@ def count_page_faults(start, given, tmp_path):
     return [int(count) for count in output.split()]
 
 
-READ = """
-import json, os, sys
-from pathlib import Path
-from commbench.launchers.local import LocalLauncher
-from commbench.model import ClusterSpec
-
-def read():
-    from distributed.comm.utils import OFFLOAD_THRESHOLD
-    from distributed.protocol.utils import BIG_BYTES_SHARD_SIZE
-    numbers = os.environ.get("OMP_NUM_THREADS"), os.environ.get("MKL_NUM_THREADS")
-    return OFFLOAD_THRESHOLD, BIG_BYTES_SHARD_SIZE, *numbers
-
-spec = ClusterSpec(**json.loads(sys.argv[1]))
-with LocalLauncher().start(spec, "tcp", Path.cwd()) as cluster:
-    client = cluster.client
-    print(json.dumps([client.run_on_scheduler(read), *client.run(read).values()]))
-"""
-
-
-@pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_settings_that_are_read_at_import_reach_all_processes(start, tag, tmp_path, monkeypatch):
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-        monkeypatch.delenv(name, raising=False)
-    spec = ClusterSpec(
-        launcher_options={"start": start},
-        dask_config={
-            "distributed.comm.offload": "5MB",
-            "distributed.nanny.pre-spawn-environ.OMP_NUM_THREADS": 3,
-        },
-        env={"DASK_DISTRIBUTED__COMM__SHARD": "3MB", "MKL_NUM_THREADS": "2"},
-    )
-    launch = Launch(case=builders.case(cluster=spec), index=0, block=0, position=0)
-    environ = runner.environment(launch, parse("tcp"), tmp_path) | {process.MARK: "1"}
-    command = [sys.executable, "-c", READ, json.dumps(asdict(spec))]
-    output = subprocess.check_output(
-        command, env=environ, cwd=tmp_path, text=True, timeout=processes.PATIENCE_SECONDS
-    )
-    scheduler, *workers = json.loads(output)
-    assert workers == [[5_000_000, 3_000_000, "3", "2"]] * 2
-    assert scheduler[:2] == workers[0][:2]
-
-
 def test_only_a_launch_forks(monkeypatch, tmp_path):
     started = []
     monkeypatch.setattr(
@@ -289,6 +246,40 @@ def test_preloads_of_the_configuration_come_before_those_of_the_workload(options
         ).values()
         assert names == [*preload, "colorsys"]
         assert client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.mine)
+
+
+READ = """
+import json, os, sys
+from pathlib import Path
+from commbench.launchers.local import LocalLauncher
+from commbench.model import ClusterSpec
+
+def read():
+    from distributed.comm.utils import OFFLOAD_THRESHOLD
+    from distributed.protocol.utils import BIG_BYTES_SHARD_SIZE
+    return OFFLOAD_THRESHOLD, BIG_BYTES_SHARD_SIZE, os.environ.get("MKL_NUM_THREADS")
+
+spec = ClusterSpec(launcher_options={"start": sys.argv[1]})
+with LocalLauncher().start(spec, "tcp", Path.cwd()) as cluster:
+    client = cluster.client
+    print(json.dumps([client.run_on_scheduler(read), *client.run(read).values()]))
+"""
+
+
+@pytest.mark.parametrize("start", ["fork", "spawn"])
+def test_settings_that_are_read_at_import_reach_all_processes(start, tag, tmp_path, monkeypatch):
+    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
+    spec = ClusterSpec(
+        launcher_options={"start": start}, dask_config={"distributed.comm.offload": "5MB"},
+        env={"DASK_DISTRIBUTED__COMM__SHARD": "3MB", "MKL_NUM_THREADS": "2"},
+    )  # fmt: skip
+    launch = Launch(case=builders.case(cluster=spec), index=0, block=0, position=0)
+    environ = runner.environment(launch, parse("tcp"), tmp_path) | {process.MARK: "1"}
+    output = subprocess.check_output(
+        [sys.executable, "-c", READ, start], env=environ, cwd=tmp_path, text=True,
+        timeout=processes.PATIENCE_SECONDS,
+    )  # fmt: skip
+    assert json.loads(output) == [[5_000_000, 3_000_000, "2"]] * 3
 
 
 def test_gpu_setup_comes_before_all_that_may_use_cuda():

@@ -155,9 +155,9 @@ def test_crash_while_merging_parts_keeps_each_record_once(step, when, tmp_path, 
         (b"{}", "schema version None"),
         (b'{"schema_version": 0}', "schema version 0"),
         (b'{"schema_version": 99, "new": 1}', "schema version 99"),
-        (b'{"schema_version": 1}', "schema version 1"),
-        (b'{"schema_version": 2}', "damaged"),
-        (b'{"schema_version": 2, "id": "x", "suite": null}', "damaged"),
+        (b'{"schema_version": 2}', "schema version 2"),
+        (b'{"schema_version": 3}', "damaged"),
+        (b'{"schema_version": 3, "id": "x", "suite": null}', "damaged"),
     ],
 )
 @pytest.mark.parametrize("read", [load, RunStore.reopen])

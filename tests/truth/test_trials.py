@@ -3,7 +3,7 @@
 import pytest
 from trials import TRIALS
 
-SECONDS = ("too-few-cores", "profile", "slow-parts", "perftest", "overhead")
+SECONDS = ("too-few-cores", "profile", "slow-parts", "perftest")
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,7 @@ from commbench import backends, stats
 from commbench.analysis.run import Run
 from commbench.machine import cores
 from commbench.model import Case, Comparison
+from commbench.model.units import format_message_size
 from commbench.stats.selection import measured
 
 BARE = Path(__file__).parents[1] / "bare"
@@ -473,7 +474,11 @@ def overhead(seed: int, folder: Path) -> Iterator[Outcome]:
         question, most = "profiling a merge takes less than 3 % more time, in the median", 0.03
     else:
         error = float(np.median(message_ratios(*kind, 5, folder / "logs"))) - 1
-        question, most = "the harness adds less than 5 % to a message, in the median", 0.05
+        size = format_message_size(kind[0])
+        question, most = (
+            f"the harness adds less than 5 % to a message of {size}, in the median",
+            0.05,
+        )
     yield Outcome(question=question, right=error < most, wanted=0.5, error=error)
 
 
