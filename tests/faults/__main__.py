@@ -138,7 +138,7 @@ def summary(rows: list[dict[str, Any]]) -> str:
     false = f"{n_healthy} runs whose tasks only sleep had a finding; " * bool(len(healthy))
     return (
         f"- **{n_ever} injected faults were detected** in validation ({n_unseen} by the present "
-        f"rules);\n  {false}`prove` cured {n_cures} faults ({n_present})."
+        f"rules);\n  {false}`prove` cured {n_cures} faults ({n_present} now)."
     )
 
 
