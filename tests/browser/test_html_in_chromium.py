@@ -256,7 +256,7 @@ def test_the_pointer_shows_the_tip_of_a_pair(odd_page):
     actions = ActionChains(odd_page.driver)
     actions.move_to_element(ordinary).perform()
     assert odd_page.tip().splitlines() == [
-        "0 → 1", "median 0.08 GB/s", "25 %: 0.08, 75 %: 0.08 GB/s", "3 transfers, 24.0 MB",
+        "0 → 1", "median 0.08 GB/s", "25 %: —, 75 %: — GB/s", "3 transfers, 24.0 MB",
         f"transport {NASTY}",
     ]  # fmt: skip
     actions.move_to_element(slow).perform()
