@@ -375,6 +375,7 @@ class Trial:
         )
         fields = {
             "right": hit is not None if self.name else not false,
+            "statement": hit.statement if hit else "",
             "effect": share, "effect_low": low, "effect_high": high, **given,
         }  # fmt: skip
         return Outcome(
@@ -384,7 +385,6 @@ class Trial:
             for_validation=is_validation(self.seed),
             found=rules,
             false=false,
-            statement=hit.statement if hit else "",
             **fields,
         )
 
