@@ -80,6 +80,8 @@ async def _establish(
     except BaseException:
         mpi.tags.release(tag)
         raise
+    # Another event loop of this process may be closed before it sees what a dead peer has left.
+    release_dead_soon()
     channel = Channel(
         Engine.for_loop(asyncio.get_running_loop()),
         control,

@@ -49,6 +49,7 @@ from typing import Any
 
 from commbench.mpi.control import Control, Record, wake
 from commbench.mpi.engine import Engine
+from commbench.mpi.receive_queue import SENDERS
 from commbench.mpi.receiver import Receiver
 from commbench.mpi.sender import ChannelClosedError, Sender
 from commbench.mpi.spin_policy import SpinPolicy
@@ -345,8 +346,10 @@ class Channel:
             self._grace = self.engine.loop.call_at(due_s, self._on_grace, due_s)
 
     def _on_grace(self, due_s: float) -> None:
-        if self.engine.loop.time() > due_s + GRACE_S / 10:
-            # The loop stood still, so that MPI was not asked for that long.
+        is_known = self._n_announced < sys.maxsize
+        if self.engine.loop.time() > due_s + GRACE_S / 10 or (is_known and SENDERS.are_blocked()):
+            # The loop stood still, so that MPI was not asked for that long; or what the peer sent
+            # before it closed may lie behind a slot that another sender has not written.
             self._start_grace()
         elif self._lost is not None:
             was_busy = self._receiver.busy

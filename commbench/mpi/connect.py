@@ -36,6 +36,7 @@ from typing import Any
 from distributed.comm.core import FatalCommClosedError
 
 from commbench.mpi import shared_memory
+from commbench.mpi.receive_queue import SENDERS
 from commbench.mpi.runtime import Runtime
 
 __all__ = [
@@ -262,6 +263,10 @@ def _drain_late_messages(local: Runtime, end: PeerEnd) -> None:
     while not end.wait(0.05):
         request.Test()
     end.close()
+    while SENDERS.are_blocked():
+        # What the peer has sent may lie behind a slot that another sender has not written.
+        request.Test()
+        time.sleep(0.05)
     until, n_tests = time.monotonic() + LATE_S, 0
     while time.monotonic() < until or n_tests < N_LATE:
         request.Test()

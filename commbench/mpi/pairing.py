@@ -231,9 +231,11 @@ class _Handshake:
                 self._check_ready((await self._receive(Kind.READY))[1], pair)
                 self._send_ready(pair)
             return pair
+        except BaseException as error:
+            self._discard_sender(error)
+            raise
         finally:
             self._uncount()
-            self._discard_sender()
             with LOCK:
                 if _connecting.get(name) is ours:
                     del _connecting[name]
@@ -257,9 +259,11 @@ class _Handshake:
             with awaited_secret(self._hello, self._peer) as mark:
                 self._control.send(Kind.CONNECTING, **self._contact())
                 pair = await self._make_pair(mark, tag, port, segments)
+        except BaseException as error:
+            self._discard_sender(error)
+            raise
         finally:
             self._uncount()
-            self._discard_sender()
         async with self._failing(pair):
             self._send_ready(pair)
             self._check_ready((await self._control.receive(Kind.READY))[1], pair)
@@ -282,11 +286,41 @@ class _Handshake:
             self._sender = SENDERS.add(None)
         return {"port": self._local.port, "segments": sorted(self._local.segments)}
 
-    def _discard_sender(self) -> None:
-        """Undo `_contact`, unless the peer may have written to this process's memory."""
-        if self._sender is not None:
-            SENDERS.discard(self._sender)
-            self._sender = None
+    def _discard_sender(self, error: BaseException) -> None:
+        """Undo `_contact` once the peer can't write to this process's memory any more.
+
+        It knows the port, and may call MPI until it reads FAILED. Its end of the connection stays
+        open until that call has ended.
+        """
+        sender, self._sender = self._sender, None
+        if sender is None:
+            return
+        control = self._control
+        try:
+            control.raise_if_lost()
+        except OSError:
+            SENDERS.discard(sender)
+            return
+        if not control.loop.is_running():
+            # The garbage collector ends this, without a loop: a sender until it has died.
+            return
+        control.keep_open = True
+        self._send_failed(error)
+
+        async def finish() -> None:
+            CALLS.count_kept(1)
+            try:
+                with contextlib.suppress(OSError):
+                    while True:
+                        await control.receive(*Kind)
+                SENDERS.discard(sender)
+            finally:
+                CALLS.count_kept(-1)
+                control.keep_open = False
+                control.abort()
+
+        # Not kept elsewhere: if the event loop is closed, the sender stays until it has died.
+        control.finishing = control.loop.create_task(finish())
 
     def _count(self) -> None:
         """Count this connect, or refuse it."""

@@ -52,6 +52,8 @@ _WRITTEN, _INLINE = 1, 2
 _UNKNOWN = -1
 _ENDED = (b"Z", b"X")
 """The states of a process or thread that has ended."""
+_EXITING = 0x4
+"""``PF_EXITING``: the kernel closes a process's connections before it is a zombie."""
 _UNKNOWN_MESSAGE = 31
 """The largest message id in UCX. It has no handler: UCX drops such a message with a warning."""
 
@@ -148,6 +150,17 @@ class _Sender(NamedTuple):
         """Whether it has ended."""
         return self.pid is not None and has_ended(self.pid, self.started)
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether it has ended, or is about to."""
+        try:
+            fields = Path(f"/proc/{self.pid}/stat").read_bytes().rpartition(b")")[2].split()
+            if int(fields[6]) & _EXITING:
+                return True
+        except (OSError, ValueError, IndexError):
+            pass
+        return self.is_dead
+
     def threads(self) -> dict[str, _Thread] | None:
         """Return its threads: none if it has died, None if they are not visible."""
         if self.pid is None:
@@ -195,9 +208,9 @@ class Senders:
         return sender
 
     def discard(self, sender: _Sender) -> None:
-        """Take back one `add`, unless the process has died and may have left a slot unwritten."""
+        """Take back one `add`, unless the process dies and may have left a slot unwritten."""
         with self._lock:
-            if self._queue is None or not sender.is_dead:
+            if self._queue is None or not sender.is_ending:
                 self._counts[sender] -= 1
                 self._counts += Counter()
 

@@ -109,7 +109,7 @@ class Receiver:
             then()
         else:
             self._engine.park([transfer], then, cancel=not self._drains)
-            if self._drains:
+            if self._drains and not self._engine.loop.is_closed():
                 self._engine.loop.call_later(DRAIN_S, transfer.cancel)
 
     def _receives(

@@ -87,7 +87,7 @@ def test_a_connect_whose_loop_is_gone_ends_with_the_garbage() -> None:
         loop = asyncio.new_event_loop()
         loop.set_exception_handler(lambda *_: None)
         task = loop.create_task(connect(peer.address, timeout=60))
-        # Before MPI is called, the peer is forgotten.
+        # Before CONNECT there is no sender.
         with mock.patch.object(pairing, "start_connect", wraps=pairing.start_connect) as called:
             while not called.call_count:
                 loop.run_until_complete(asyncio.sleep(0))

@@ -266,6 +266,35 @@ def test_sender_that_dies_between_two_checks_is_not_forgotten(
     check_until_free(senders, queue)
 
 
+EXITING = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(60,)).start()
+print("ready", flush=True)
+ctypes.PyDLL(None).pthread_exit(None)
+"""
+
+
+def test_sender_that_is_about_to_end_is_not_forgotten(queue: ReceiveQueue) -> None:
+    """Its connections may be closed before the kernel says that it has ended."""
+    senders = Senders()
+    senders.watch(queue)
+    command = [sys.executable, "-c", EXITING]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()
+            sender = senders.add(process.pid)
+            until(lambda: sender.is_ending, "the main thread has not ended")
+            assert not sender.is_dead
+            senders.discard(sender)
+            assert senders._counts
+        finally:
+            process.kill()
+    alive = senders.add(os.getpid())
+    senders.discard(alive)
+    assert alive not in senders._counts
+
+
 def test_checks_are_scheduled_anew_in_another_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     loops = []
     monkeypatch.setattr(pairs, "RELEASE_AFTER_S", (0.05,))

@@ -10,7 +10,9 @@ import pytest
 from distributed.comm.core import FatalCommClosedError
 
 from commbench.mpi import pairing, pairs
-from commbench.mpi.handshake import Hello, Kind
+from commbench.mpi.connect import CALLS
+from commbench.mpi.control import Control
+from commbench.mpi.handshake import Hello, Kind, encode
 from commbench.mpi.receive_queue import Senders
 from commbench.mpi.tags import TagAllocator
 
@@ -182,6 +184,35 @@ def test_a_failed_handshake_adds_no_sender(host: str, monkeypatch: pytest.Monkey
     handshake(World(), "elastic", hello("f", "elastic", host=host), CONNECTS[0])
     assert len(added) == 1
     assert not senders._counts
+
+
+def test_a_follower_stays_a_sender_until_it_closes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may have read CONNECT, and call MPI, though the leader was cancelled."""
+    senders = Senders()
+    monkeypatch.setattr(pairing, "SENDERS", senders)
+
+    async def lead() -> None:
+        control = Control(asyncio.get_running_loop())
+        ours, theirs = hello("0", "elastic"), hello("f", "elastic")
+        leading = asyncio.ensure_future(
+            pairing.share_communicator(runtime(World()), ours, theirs, "elastic", control)
+        )
+        control.data_received(encode(Kind.PROOF, {"proofs": []}))
+        while not senders._counts:
+            await asyncio.sleep(0)
+        leading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leading
+        await asyncio.sleep(0.01)
+        assert senders._counts
+        assert CALLS.n_kept == 1
+        control.connection_lost(None)
+        assert control.finishing is not None
+        await control.finishing
+        assert not senders._counts
+        assert CALLS.n_kept == 0
+
+    asyncio.run(lead())
 
 
 def test_a_peer_with_its_ipc_namespace_and_another_of_pids_is_refused() -> None:
