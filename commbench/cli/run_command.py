@@ -98,7 +98,8 @@ class _RunGroup(click.Group):
             "options are for that.",
         ),
         *options.design_options(
-            "Fresh clusters per backend, at least as many as there are.", "Deadline of one launch."
+            "Fresh clusters per backend, at least as many as there are, of a run without a budget.",
+            "Deadline of one launch.",
         ),
         *options.verbosity_options(),
     ],
@@ -152,7 +153,8 @@ def measure_workload(name: str, given: dict[str, Any]) -> int:
         lambda spec: suite.choose_placement(given.get("placement") or "none", spec),
         **options.replication(given),
     )
-    return start(make_suite(name.removesuffix(".py"), cases), given)
+    made = make_suite(name.removesuffix(".py"), cases)
+    return start(made, given, can_choose=options.can_choose(kind))
 
 
 def _suite_command(name: str, path: Path) -> click.Command:
@@ -173,8 +175,14 @@ def _suite_command(name: str, path: Path) -> click.Command:
     return options.Command(name, options.groups(), callback=callback, help=f"Run the suite {name}.")
 
 
-def start(suite: Suite, given: dict[str, Any]) -> int:
-    """Run all launches of `suite` and return the exit status."""
+def start(suite: Suite, given: dict[str, Any], *, can_choose: bool = False) -> int:
+    """Run all launches of `suite` and return the exit status.
+
+    Parameters
+    ----------
+    can_choose
+        Whether a budget may choose the launches if no option fixes them.
+    """
     from datetime import UTC, datetime
 
     from commbench.harness import preflight
@@ -193,6 +201,8 @@ def start(suite: Suite, given: dict[str, Any]) -> int:
         _print_scripts(plan(suite, seed), given["output"])
         return 0
     suite = options.available(suite, skip=given.get("skip_unavailable"))
+    if can_choose and options.is_open(given) and preflight.can_choose(suite.cases):
+        given = {**given, "budget": preflight.default_budget_s(suite.cases)}
     stopping = options.stopping(given)
     racks = read_racks(given["racks"]) if given.get("racks") else {}
     if stopping is not None:
@@ -227,7 +237,11 @@ def _resume(given: dict[str, Any]) -> int:
     options.validate_verbosity(given)
     # What is missing is read when no other process measures the run.
     with closing(RunStore.reopen(given["resume"], to_measure=True)) as store:
-        return _execute(store, _missing(store, given), given)
+        launches = _missing(store, given)
+        # A new run has spent nothing, and pandas takes long to import.
+        has_budget = store.manifest.stopping is not None
+        spent_s = float(load(store.path).ends["seconds"].sum()) if has_budget else 0.0
+        return _execute(store, launches, given, spent_s)
 
 
 def _missing(store: RunStore, given: dict[str, Any]) -> list[Launch]:
@@ -273,7 +287,9 @@ def _missing(store: RunStore, given: dict[str, Any]) -> list[Launch]:
     return plan(suite, manifest.seed, done=done, begun=begun, n_blocks=n_blocks, behind=behind)
 
 
-def _execute(store: RunStore, launches: Sequence[Launch], given: dict[str, Any]) -> int:
+def _execute(
+    store: RunStore, launches: Sequence[Launch], given: dict[str, Any], spent_s: float = 0.0
+) -> int:
     """Measure `launches`, store their records, and report; return the exit status."""
     from commbench.cli import progress
     from commbench.workloads.user_code import AB
@@ -281,7 +297,7 @@ def _execute(store: RunStore, launches: Sequence[Launch], given: dict[str, Any])
     quiet, call = bool(given.get("quiet")), _call()
     interrupted = failed = False
     try:
-        failed, interrupted = _measure(store, launches, quiet=quiet)
+        failed, interrupted = _measure(store, launches, spent_s, quiet=quiet)
         with progress.working("writing the report and its figures", quiet=quiet):
             store.finish()
             run = load(store.path)
@@ -312,7 +328,9 @@ def _execute(store: RunStore, launches: Sequence[Launch], given: dict[str, Any])
     return interrupts.STATUS if interrupted else 1 if failed else 0
 
 
-def _measure(store: RunStore, launches: Sequence[Launch], *, quiet: bool) -> tuple[bool, bool]:
+def _measure(
+    store: RunStore, launches: Sequence[Launch], spent_s: float, *, quiet: bool
+) -> tuple[bool, bool]:
     """Measure `launches` and store their records; return if one failed, and if interrupted."""
     from commbench.cli import progress
     from commbench.harness import runner
@@ -320,8 +338,6 @@ def _measure(store: RunStore, launches: Sequence[Launch], *, quiet: bool) -> tup
     from commbench.studies import budget
 
     failed, call = False, _call()
-    has_budget = store.manifest.stopping is not None
-    spent_s = float(load(store.path).ends["seconds"].sum()) if has_budget else 0.0
     with (
         interrupts.interruptible(),
         progress.display(store.manifest, launches, quiet=quiet, spent_s=spent_s) as show,

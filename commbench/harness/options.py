@@ -8,6 +8,7 @@ the file's values apply.
 from __future__ import annotations
 
 import glob
+import math
 import os
 import re
 from collections import Counter
@@ -23,7 +24,7 @@ import click
 from commbench.errors import UnavailableError, UsageError
 from commbench.model import Case, ClusterSpec, Manifest, Stopping, Suite, units
 from commbench.workloads import device as devices
-from commbench.workloads.base import Workload
+from commbench.workloads.base import ClusterWorkload, Workload
 
 if TYPE_CHECKING:
     _ParamType = click.ParamType[Any, Any]
@@ -275,11 +276,18 @@ def _statistics(workload: type[Workload] | None) -> list[click.Option]:
     what = "Timed messages per launch and size."
     if workload is None or workload.has_cluster:
         what = "Timed calls per launch."
+    without, budget = "without a budget.", ""
+    if workload is not None and can_choose(workload):
+        without = "instead of a budget, or of a single case."
+        budget = (
+            "with several cases, unless --launches or --iterations is given: "
+            f"{Stopping().budget_s / 60:.0f}m or more"
+        )
     return [
         *quick,
         *design_options(
-            f"Fresh clusters per backend, without a budget.  [default: {default['launches']}]",
-            f"Deadline of one launch.  [default: {default['timeout']}]",
+            f"Fresh clusters per backend, {without}  [default: {default['launches']}]",
+            f"Deadline of one launch.  [default: {default['timeout']}]", budget,
         ),
         click.Option(["--iterations"], type=COUNT,
                      help=f"{what}  [default: {default['iterations']}]"),
@@ -291,19 +299,19 @@ def _statistics(workload: type[Workload] | None) -> list[click.Option]:
     ]  # fmt: skip
 
 
-def design_options(launches: str, timeout: str) -> list[click.Option]:
+def design_options(launches: str, timeout: str, budget: str = "") -> list[click.Option]:
     """Return the options that a run can still have when it is resumed.
 
-    `launches` and `timeout` are the help of these.
+    `launches` and `timeout` are the help of these, and `budget` the default of that.
     """
     rule = Stopping()
+    budget = budget or f"with --detect: {rule.budget_s / 60:.0f}m"
     return [
         click.Option(["--launches"], type=COUNT, help=launches),
         click.Option(["--budget"], type=SECONDS,
                      help="Choose launches and iterations, and stop when every comparison is "
                           "decided, or after this time (half as much again if a verdict "
-                          "needs that): 5m.  "
-                          f"[with --detect: {rule.budget_s / 60:.0f}m]"),
+                          f"needs that): 5m.  [{budget}]"),
         click.Option(["--detect"], type=SHARE,
                      help="The smallest difference that matters, for a run with a budget.  "
                           f"[with --budget: {rule.detect:.0%}]"),
@@ -361,6 +369,20 @@ def replication(given: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
+def can_choose(workload: type[Workload]) -> bool:
+    """Return whether a budget can choose the launches and iterations of a workload."""
+    from commbench.workloads.user_code import UserCode
+
+    # How long a user's code takes is unknown.
+    return issubclass(workload, ClusterWorkload) and not issubclass(workload, UserCode)
+
+
+def is_open(given: Mapping[str, Any]) -> bool:
+    """Return whether no option fixes the launches or the iterations, or how long they may take."""
+    design = ("launches", "iterations", "budget", "rigorous", "quick")
+    return all(given.get(name) is None or given[name] is False for name in design)
+
+
 def stopping(given: Mapping[str, Any]) -> Stopping | None:
     """Return the stopping rule of a run with a budget; None if its launches are fixed.
 
@@ -411,10 +433,14 @@ def resumed(manifest: Manifest, given: Mapping[str, Any]) -> Manifest:
     launches = given.get("launches")
     if launches is not None:
         most = max(case.launches for case in cases)
-        if manifest.stopping is not None or launches < most:
-            has = "a budget" if manifest.stopping is not None else most
+        if manifest.stopping is not None:
             raise UsageError(
-                f"--launches is {launches}, and the run has {has}; it can have more only"
+                "the run chooses its launches within a budget; resume it with a longer one: "
+                f"--budget {math.ceil(manifest.stopping.budget_s / 30)}m"
+            )
+        if launches < most:
+            raise UsageError(
+                f"--launches is {launches}, and the run has {most}; it can have more only"
             )
         cases = tuple(replace(case, launches=launches) for case in cases)
     if given.get("timeout") is not None:

@@ -6,12 +6,13 @@ The constants are those of a virtual machine with two cores, and right within a 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from commbench import workloads
 from commbench.backends import parse
 from commbench.harness.cases import make_workload
+from commbench.launchers.base import Launcher
 from commbench.machine import cores, environment
 from commbench.model import Case, Stopping, Suite, registry
 from commbench.model.units import format_duration
@@ -94,6 +95,27 @@ def _processes_and_cores_here(case: Case) -> tuple[int, float]:
     launcher = registry.load("launcher", case.cluster.launcher)
     n_cores = None if launcher.remote(case.cluster) else cores.usable(environment.cpu(Path("/")))
     return launcher.n_processes(case.cluster), n_cores or 0
+
+
+def can_choose(cases: Sequence[Case]) -> bool:
+    """Return whether a budget suits the cases: there are verdicts to reach, in a known time.
+
+    Efficiencies of numbers of workers need launches, not verdicts. Jobs may wait in queues.
+    """
+    fixed = {"launches", "iterations"}
+    return len(cases) > 1 and not any(
+        "workers" in case.varied
+        or fixed & workloads.load(case.workload).defaults.keys()
+        or registry.load("launcher", case.cluster.launcher).script is not Launcher.script
+        for case in cases
+    )
+
+
+def default_budget_s(cases: Sequence[Case]) -> float:
+    """Return a budget in which each of the cases is likely to have the launches of a verdict."""
+    # The estimate may be a third of the truth, and these launches may exceed a budget by half.
+    enough_s = 2 * sum(case.launches * launch_seconds(case) for case in cases)
+    return max(Stopping().budget_s, 60.0 * math.ceil(enough_s / 60))
 
 
 def describe(suite: Suite, stopping: Stopping | None) -> Iterator[str]:

@@ -53,19 +53,24 @@ def extend(
     if rule is None:
         yield from launches
         return
-    data = read()
-    # A resumed run has judged the looks before its last block.
-    ends = data.ends
-    n_looks = stats.look(data.replace(ends=ends[ends["block"] < ends["block"].max()]))
-    # Launches that complete a block have its iterations.
-    chosen = None
-    if data.last_block()[0] > N_PILOT_LAUNCHES and not rule.fixed_iterations:
-        chosen = last_iterations(data) or stats.next_block(data).iterations
-    for launch in launches:
-        begins_block = launch.position == 0 and launch.block not in set(ends["block"])
-        if begins_block and stats.look(read()) == stats.N_LOOKS:
-            break
-        yield _designed(launch, chosen)
+    launches, n_looks = list(launches), 0
+    if launches and launches[0].block == 0:
+        # Nothing is to be judged before the first block, and pandas takes long to import.
+        yield from launches
+    else:
+        data = read()
+        # A resumed run has judged the looks before its last block.
+        ends = data.ends
+        n_looks = stats.look(data.replace(ends=ends[ends["block"] < ends["block"].max()]))
+        # Launches that complete a block have its iterations.
+        chosen = None
+        if not rule.fixed_iterations:
+            chosen = last_iterations(data) or stats.next_block(data).iterations
+        for launch in launches:
+            begins_block = launch.position == 0 and launch.block not in set(ends["block"])
+            if begins_block and stats.look(read()) == stats.N_LOOKS:
+                break
+            yield _designed(launch, chosen)
     last_launches = {case.id: case.launches - 1 for case in suite.cases}
     while True:
         data = read()

@@ -17,9 +17,11 @@ from processes import draw_only, invoke, report, usage_error
 
 from commbench import load
 from commbench.backends.base import Unavailability
+from commbench.cli import run_command
 from commbench.cli.main import main
 from commbench.errors import LaunchError, ResultsError, UnavailableError, VerificationError
 from commbench.harness import cases, options, runner
+from commbench.model import Stopping
 from commbench.store import parts
 from commbench.store.directory import RunStore
 
@@ -233,6 +235,40 @@ def test_the_seed_of_a_suite_file_is_that_of_the_order(given, seed, tmp_path, mo
     manifest = load(result.stdout.splitlines()[-1]).manifest
     assert [seed for _, seed in planned] == [manifest.seed] == [seed]
     assert manifest.suite.cases[0].seed == seed
+
+
+TWO = "--backends fake,fake:slow "
+
+
+@pytest.mark.parametrize(
+    ("workload", "arguments", "budget_s"),
+    [
+        ("merge", TWO, 300.0),
+        ("merge", TWO + "--timeout 200", 300.0),
+        ("merge", "--backends " + ",".join(["fake", *(f"fake@{n}" for n in range(8))]), 960.0),
+        ("merge", "--vary threads=1|2", 300.0),
+        ("merge", TWO + "--budget 50s", 50.0),
+        ("merge", "", None),
+        ("merge", TWO + "--iterations 3", None),
+        ("merge", TWO + "--launches 6", None),
+        ("merge", "--backends fake,ucx --skip-unavailable", None),
+        # Efficiencies need launches, not verdicts.
+        ("merge", "--workers 1..4", None),
+        ("all-to-all", TWO, None),
+    ],
+)
+def test_a_comparison_has_a_budget_unless_its_design_is_fixed(
+    workload, arguments, budget_s, tmp_path, monkeypatch
+):
+    rules = []
+    monkeypatch.setattr(
+        run_command, "_execute", lambda store, *_: rules.append(store.manifest.stopping) or 0
+    )
+    unmet = Unavailability("no library", "install it", what="backend")
+    monkeypatch.setattr(cases, "unmet", lambda case: unmet if case.backend == "ucx" else None)
+    result = run(tmp_path, *arguments.split(), workload=workload)
+    assert result.exit_code == 0, result.output
+    assert rules == [budget_s and Stopping(budget_s=budget_s)]
 
 
 @pytest.mark.parametrize("option", [("--rigorous",), ("--launches", "3")])

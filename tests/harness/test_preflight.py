@@ -37,6 +37,19 @@ def test_the_estimate_is_right_within_a_factor_of_three(name):
         assert 1 / 3 < preflight.launch_seconds(one) / seconds < 3
 
 
+def test_a_default_budget_is_five_minutes_or_twice_six_launches_of_each_case():
+    cases = [case(), case(n_workers=4)]
+    assert preflight.default_budget_s(cases) == 300
+    enough_s = 12 * sum(map(preflight.launch_seconds, 9 * cases))
+    assert enough_s > 300
+    assert 0 <= preflight.default_budget_s(9 * cases) - enough_s < 60
+
+
+def test_jobs_that_may_wait_in_queues_have_no_default_budget():
+    assert preflight.can_choose([case(), case(threads_per_worker=2)])
+    assert not preflight.can_choose([case(launcher="slurm", launcher_options={"memory": "1GB"}), case()])
+
+
 def test_only_modes_with_a_window_send_windows():
     times = {
         mode: preflight.launch_seconds(
