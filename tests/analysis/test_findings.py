@@ -406,6 +406,38 @@ def test_threads_that_sleep_in_tasks_of_a_busy_process_wait_for_the_gil():
     assert "gil" not in found(case, [*idle, *in_tasks], {"cpu": {"usable_cores": 8}})
 
 
+def test_threads_without_tasks_that_hold_the_gil_are_found():
+    in_tasks = [
+        task(CASE, 100 * launch, 100 * launch + 10, worker=worker, launch=launch)
+        for launch in range(6) for worker in "01"
+    ]  # fmt: skip
+    activities = [("execute", "thread-cpu", 4.0)]
+    busy = [*iterations(CASE, tasks={"cpu_seconds": 4.0}, activities=activities), *in_tasks]
+
+    def other(role, *seconds):
+        return launches(
+            *(
+                thread_time(CASE, name, role, cpu_seconds=s)
+                for name, s in zip("01", seconds, strict=True)
+            )
+        )
+
+    finding = found(CASE, [*busy, *other("other", 5.0, 1.0)])["background-threads"]
+    assert finding.effect.share == pytest.approx((0.3 + 0.5) / 2)
+    assert "use 0.5 cores of a worker, whose tasks sleep up to 60%" in finding.statement
+    # Threads of libraries don't need the GIL, and Dask's threads use little.
+    assert "background-threads" not in found(CASE, [*busy, *other("native", 5.0, 5.0)])
+    assert "background-threads" not in found(CASE, [*busy, *other("other", 0.9, 0.9)])
+    free = launches(activity(CASE, "gil", "contention", 0.1))
+    assert "background-threads" not in found(CASE, [*busy, *other("other", 5.0, 1.0), *free])
+    computing = iterations(
+        CASE, tasks={"cpu_seconds": 9.9}, activities=[("execute", "thread-cpu", 9.9)]
+    )
+    assert "background-threads" not in found(
+        CASE, [*computing, *in_tasks, *other("other", 5.0, 1.0)]
+    )
+
+
 def test_a_transport_that_was_not_asked_for_is_found_without_a_profile():
     case = builders.case("ucx")
     wrong = builders.transport(case, contradiction="ucx moves its bytes over tcp/lo")

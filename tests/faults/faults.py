@@ -162,6 +162,8 @@ FAULTS = {
         options=lambda _: ("--workers", 1, "--threads", 2),
         curable=True,
     ),
+    "background-threads": Fault(jobs=_JOBS, amounts=(0.5, 1.0, 0.75),
+                                near_limit=dict.fromkeys(_JOBS, 0.3), also=("gil",)),
     "blocked-loop": Fault(jobs=_JOBS, amounts=(0.3, 0.66, 0.5),
                           near_limit=dict.fromkeys(_JOBS, 0.22),
                           also=("scheduler", "connections", "skew", "parallelism")),

@@ -7,11 +7,14 @@ computes, of ``unbalanced-p2p`` the share of the data that go to one partition, 
 of one worker's tasks over that of others, or of one task in halves of a second, of ``one-sided``
 the megabytes of a part of the data, all of which one worker has, of ``p2p-disk`` the megabytes that
 its disk writes in a second, of ``page-faults`` the megabytes that a task uses and frees one by one,
-of ``blocked-loop``, ``blocked-scheduler`` and ``memory-pauses`` the share of the time.
+of ``background-threads``, ``blocked-loop``, ``blocked-scheduler`` and ``memory-pauses`` the share
+of the time.
 """
 
 import asyncio
+import threading
 import time
+import types
 from itertools import pairwise
 
 import dask
@@ -32,8 +35,8 @@ def use_core(seconds: float) -> None:
 
 def _task(value, fault, amount, is_first=False):
     """Do the work of a task: sleep as long as a program would that computes elsewhere."""
-    if fault == "gil":
-        use_core(0.05 * amount)
+    if fault in ("gil", "background-threads"):
+        use_core(0.05 * (amount if fault == "gil" else 1.0))
     else:
         for _ in range(int(amount) if fault == "page-faults" else 0):
             np.ones(125_000)
@@ -90,6 +93,20 @@ async def _pause(amount, dask_worker):
     dask_worker._fault = asyncio.ensure_future(pausing())
 
 
+def _hold_gil(amount, dask_worker):
+    """Keep the GIL for a share of the time from now on, in a thread that runs no task."""
+    stopped = threading.Event()
+    dask_worker._fault = types.SimpleNamespace(cancel=stopped.set)
+
+    def holding():
+        while not stopped.wait(0.1 * (1 - amount)):
+            until = time.perf_counter() + 0.1 * amount
+            while time.perf_counter() < until:
+                pass
+
+    threading.Thread(target=holding, daemon=True).start()
+
+
 async def _stop(dask_worker=None, dask_scheduler=None):
     (dask_worker or dask_scheduler)._fault.cancel()
     if dask_worker:
@@ -121,6 +138,8 @@ def _with_fault(client, fault, amount, compute):
         client.run_on_scheduler(_block_loop, amount, period_s=1.5)
     if fault == "memory-pauses":
         client.run(_pause, amount)
+    if fault == "background-threads":
+        client.run(_hold_gil, amount)
     if fault == "connections":
         client.run(_disconnect)
     if fault == "p2p-disk":
@@ -130,7 +149,7 @@ def _with_fault(client, fault, amount, compute):
             use_core(amount)
         return compute()
     finally:
-        if fault in ("blocked-loop", "memory-pauses"):
+        if fault in ("background-threads", "blocked-loop", "memory-pauses"):
             client.run(_stop, workers=first if fault == "blocked-loop" else None)
         if fault == "blocked-scheduler":
             client.run_on_scheduler(_stop)

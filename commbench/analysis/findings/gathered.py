@@ -41,7 +41,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         "its one process",
         evidence="wire: nbytes from workers to others; profile: idle",
         effect=case.effect(*estimates),
-        remedy="keep results on the cluster: reduce or write them there, or persist and use them",
+        remedy="keep results on the cluster: reduce or write them there, or persist and use them; "
+        "or, if the client can reach all workers, set distributed.client.direct-to-workers: true",
         doubt="connections between workers that were busy when the recording began count as well",
     )
 

@@ -28,8 +28,10 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         effect=case.gain(case.better) or case.effect(saved, saved / 3 if is_full else 0 * saved),
         remedy=f"if you need {case.better.partition(':')[0]}, use {case.better}, whose loops sleep"
         if case.better
-        else "take more cores than processes",
-        doubt="with a core for each process, polling shortens latency",
+        else "take a core for each event loop and each task thread, or settings with which loops "
+        "sleep",
+        doubt="with a core for each loop and task thread, polling shortens latency"
+        + f"; the gain is that of all settings of {case.better}" * bool(case.gain(case.better)),
         trials=({"backend": case.better},) if case.better else (),
     )  # fmt: skip
 

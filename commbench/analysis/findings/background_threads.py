@@ -1,0 +1,57 @@
+"""Threads that are no task's and hold the GIL, for which tasks wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from commbench.analysis.findings import MIN_EFFECT, CaseRecords, Rule
+from commbench.model import Finding
+
+_WINDOW = ["launch", "iteration"]
+_KEY = [*_WINDOW, "worker"]
+_CONTENDED = 0.1
+"""The least share of the time in which a request for the GIL has to wait."""
+_LEAST = 0.1
+"""Dask's threads that write P2P shuffles, or sample where tasks are, use less of a core."""
+
+
+def find(case: CaseRecords) -> Iterator[Finding]:
+    """Yield a finding if tasks are blocked while Python threads that are no task's compute.
+
+    Tasks can be blocked by such a thread for as long as it is on a core. One worker that is late
+    may delay the others.
+    """
+    threads = case.measured_rows("threads")
+    threads = threads[threads["role"] == "other"]
+    workers = case.profiles[case.profiles["process"] == "workers"].set_index(_KEY)
+    spent_s = threads.groupby(_KEY, observed=True)["cpu_seconds"].sum()
+    used = spent_s.reindex(workers.index, fill_value=0.0) / workers["wall_s"]
+    # If gilknocker is installed, it is known how often the GIL is busy.
+    is_free = case.share("gil_s").median() < _CONTENDED
+    lost = np.minimum(workers["blocked_s"] / workers["wall_s"], used.where(used >= _LEAST, 0.0))
+    by_window = lost.groupby(level=_WINDOW)
+    average, worst = by_window.mean(), by_window.max()
+    if is_free or not average.median() >= MIN_EFFECT:
+        return
+    busy = used.groupby(level=_WINDOW).max().median()
+    blocked = workers["blocked_s"] / workers["wall_s"]
+    yield Finding(
+        statement="Python threads that run no task use "
+        f"{busy:.1f} cores of a worker, whose tasks sleep up to "
+        f"{blocked.groupby(level=_WINDOW).max().median():.0%} of the time, as for the GIL",
+        evidence="threads: cpu_seconds of the role other; profile: blocked",
+        effect=case.effect(average, worst),
+        remedy="find out what these threads do (py-spy dump --pid PID of a worker), and let them "
+        "sleep, do less, or run in another process",
+        doubt="threads of a pool that a task starts and waits for look the same; so may a lock"
+        + "; install gilknocker on the workers to tell" * bool(case.share("gil_s").isna().all()),
+    )
+
+
+RULE = Rule(
+    title="threads without tasks hold the GIL",
+    limit="5 % of the tasks' time, and a tenth of a core",
+    find=find,
+)
