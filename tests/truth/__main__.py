@@ -32,7 +32,7 @@ SUPERSEDED = {
     "shares of tasks that wait for the GIL, within 5 points":
         "the trial counted the event loop's waits for the GIL between tasks as waits in tasks",
     "the share *blocked* of tasks that wait for sleep, within 5 points":
-        "34 were right; the others were of an hour in which a hypervisor took up to a tenth of the "
+        "34 were right, the others of an hour in which a hypervisor took up to a tenth of the "
         "cores, which *blocked* then contained",
     "a stream of ucx_perftest is at most 10 % faster than one that is acknowledged":
         "the stream had a buffer for each message of a window, too many for the caches; "
@@ -99,9 +99,12 @@ def page(rows: list[dict[str, Any]]) -> str:
         lines.append(
             f"| {question} | {rate(group['right'])} | {wanted:.0%} | {state} | {false} | {spread} |"
         )
-    lines += [""] * bool(not_counted)
-    for question, n in not_counted.items():
-        lines.append(f'Not counted: {n} outcomes of "{question}": {SUPERSEDED[question]}.')
+    if not_counted:
+        reasons = (
+            f'{n} outcomes of "{question}" ({SUPERSEDED[question]})'
+            for question, n in not_counted.items()
+        )
+        lines += ["", f"Not counted: {'; '.join(reasons)}."]
     lines.append(f"\n{outcomes.origin(table)}")
     below, missed = resampled(table)
     head = HEAD.format(conclusion=conclusion(questions) + missed)
@@ -122,7 +125,7 @@ def conclusion(questions: dict[str, list[str]]) -> str:
     missed = "; ".join(questions["missed"]) or "none"
     return (
         f"**Of {sum(n.values())} questions, {n['shown']} are shown to meet their goals; "
-        f"{n['open']} are open, because too few trials were run; missed: {missed}.**"
+        f"{n['open']} are open, because too few trials were run; missed by trials: {missed}.**"
     )
 
 
@@ -160,7 +163,8 @@ def resampled(table: pd.DataFrame) -> tuple[str, str]:
             >= len(same),
         }
         if several := [goal for goal, is_met in goals.items() if not is_met]:
-            missed.append(f" Resampled runs of {n} launches {' and '.join(several)}.")
+            goals_missed = " and ".join(several)
+            missed.append(f" **Resampled runs of {n} launches miss goals**: they {goals_missed}.")
     runs = [[np.array([median]) for median in medians["tcp"]] for medians in trials]
     between = [verdict(*pair, paired=False).verdict for pair in itertools.pairwise(runs)]
     differ = pd.Series([name in ("faster", "slower") for name in between])

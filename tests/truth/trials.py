@@ -18,9 +18,9 @@ from pathlib import Path
 import builders
 import namespaces
 import numpy as np
+import overhead
 import processes
 from namespaces import PAYLOAD_SHARE
-from overhead import message_ratios, profile_ratio
 
 import commbench
 from commbench import backends, stats
@@ -465,28 +465,57 @@ def perftest(seed: int, folder: Path) -> Iterator[Outcome]:
     )  # fmt: skip
 
 
-def overhead(seed: int, folder: Path) -> Iterator[Outcome]:
-    """Measure messages in the harness and by hand, or a merge with and without the profile."""
-    # Each ratio of so short a trial scatters by more than what is asked: half of them may be above.
-    kinds = ((1, 3000), (65536, 2000), (8 << 20, 150), None)
-    if (kind := kinds[seed % len(kinds)]) is None:
-        error = profile_ratio("tcp", folder / "scratch") - 1
-        question, most = "profiling a merge takes less than 3 % more time, in the median", 0.03
-    else:
-        error = float(np.median(message_ratios(*kind, 5, folder / "logs"))) - 1
-        size = format_message_size(kind[0])
-        question, most = (
-            f"the harness adds less than 5 % to a message of {size}, in the median",
-            0.05,
+def message_overhead(seed: int, folder: Path) -> Iterator[Outcome]:
+    """Measure messages in the harness and by hand."""
+    size, count = ((1, 3000), (65536, 2000), (8 << 20, 150))[seed % 3]
+    what = f"the harness adds less than 5 % to a message of {format_message_size(size)}"
+    yield _share(what, 0.05, overhead.message(size, count, 5, folder / "logs"))
+
+
+def profile_overhead(seed: int, folder: Path) -> Iterator[Outcome]:
+    """Measure a merge with and without the profile that every run records."""
+    backend = ("tcp", "ucx")[seed % 2]
+    what = f"the profile adds less than 2 % to a merge over {backend}"
+    yield _share(what, 0.02, overhead.profile(backend, folder / "scratch"))
+
+
+def user_code_overhead(seed: int, folder: Path) -> Iterator[Outcome]:
+    """Measure computations with and without ``commbench.profile``."""
+    kinds = (
+        (overhead.merge, "a merge", 60, 0.03), (overhead.array, "an array job", 60, 0.03),
+        (overhead.tiny_tasks, "10,000 tiny tasks", 8, 0.08),
+    )  # fmt: skip
+    build, name, pairs, most = kinds[seed % 3]
+    for kind, share in overhead.user_code(build, pairs, folder):
+        yield _share(
+            f"commbench.profile adds less than {most:.0%} to the {kind} time of {name}", most, share
         )
-    yield Outcome(question=question, right=error < most, wanted=0.5, error=error)
+
+
+def scheduler_overhead(seed: int, folder: Path) -> Iterator[Outcome]:
+    """Sample the scheduler of 64 workers while it is measured."""
+    placement = ("pinned", "dask")[seed % 2]
+    what = "commbench takes less than 2 % of the CPU time of the scheduler of 64 workers"
+    share = overhead.scheduler(placement, folder)
+    yield _share(f"{what} (`--task-placement {placement}`)", 0.02, share)
+
+
+def _share(question: str, most: float, share: float) -> Outcome:
+    """Return the answer to whether the median share is below a limit.
+
+    So short a trial scatters by more than what is asked: half of them may be above.
+    """
+    return Outcome(
+        question=f"{question}, in the median", right=share < most, wanted=0.5, error=share
+    )
 
 
 TRIALS: dict[str, Callable[[int, Path], Iterator[Outcome]]] = {
     trial.__name__.replace("_", "-"): trial
     for trial in (
         cpu_time, planted_log, too_few_cores, profile, one_mode, two_modes, slow_parts,
-        forked_launches, equal_backends, delayed_backend, perftest, overhead,
+        forked_launches, equal_backends, delayed_backend, perftest,
+        message_overhead, profile_overhead, user_code_overhead, scheduler_overhead,
     )
 }  # fmt: skip
 SHARES = {
