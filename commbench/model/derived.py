@@ -96,11 +96,18 @@ class Effect:
         --------
         >>> str(Effect(share=0.64, low=0.41, high=0.7)), str(Effect(share=0.64))
         ('64% (41 to 70%, estimated)', '64% (no interval, estimated)')
+
+        Of an interval from 0, the middle is no estimate:
+
+        >>> str(Effect(share=0.34, low=0.0, high=0.7))
+        'up to 70% (estimated)'
         """
         origin = "measured" if self.is_measured else "estimated"
         if not self.has_interval:
             return f"{self.share:.0%} (no interval, {origin})"
         low, high = (f"{100 * limit:.0f}" for limit in (self.low, self.high))
+        if not self.is_measured and low in ("0", "-0") and high != "0":
+            return f"up to {high}% ({origin})"
         limits = "" if low == high else f"{low} to {high}%, "
         return f"{self.share:.0%} ({limits}{origin})"
 

@@ -71,7 +71,7 @@ def test_misses_of_earlier_versions_of_a_rule_are_published(pages, monkeypatch):
         | dataclasses.asdict(dataclasses.replace(outcome, rule="", found=[]))
     )
     assert "**1 of 3 injected faults were detected** in validation" in faults.summary(rows)
-    assert "(1 of 2 by the present rules)" in faults.summary(rows)
+    assert "(1 as the largest finding), 0 of 1 near the limits;" in faults.summary(rows)
     text = faults.tables(rows)
     assert "1 of 2 (1% to 99%) of the rules as they are now, 1 of 3 " in text
     assert "Near the rules' limits: 0 of 1 (0% to 98%)" in text

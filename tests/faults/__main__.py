@@ -123,23 +123,29 @@ def summary(rows: list[dict[str, Any]]) -> str:
     proofs = _valid(table[is_proof])
     is_near = table["trial"].str.startswith(NEAR_LIMIT)
     faults = table[~is_proof & ~is_near & ~table["trial"].eq("healthy")]
-    unseen = faults[_validates(faults)]
     healthy = table[table["trial"].eq("healthy") & table["rule"].eq("")]
     healthy = healthy[healthy["commit"].map(_all_present).astype(bool)]
     cures = proofs[proofs["rule"] != ""]
     ever = faults[_is_unseen(faults)]
-    n_ever, n_unseen, n_healthy, n_cures, n_present = (
+    n_ever, n_near, n_healthy, n_cures, n_present = (
         f"{rights.sum()} of {len(rights)}"
         for rights in (
-            ever["right"], unseen["right"], ~healthy["right"], cures["right"],
+            ever["right"], table["right"][is_near], ~healthy["right"], cures["right"],
             cures["right"][_are_present(cures)],
         )
     )  # fmt: skip
     false = f"{n_healthy} runs whose tasks only sleep had a finding; " * bool(len(healthy))
+    near = f", {n_near} near the limits" * bool(is_near.any())
     return (
-        f"- **{n_ever} injected faults were detected** in validation ({n_unseen} by the present "
-        f"rules);\n  {false}`prove` cured {n_cures} faults ({n_present} now)."
+        f"- **{n_ever} injected faults were detected** in validation ({_n_first(ever)} as the "
+        f"largest finding){near};\n  {false}`prove` cured {n_cures} faults ({n_present} now)."
     )
+
+
+def _n_first(trials: pd.DataFrame) -> int:
+    """Return of how many trials the fault was the first finding, whose effect is the largest."""
+    pairs = zip(trials["found"], trials["rule"], strict=True)
+    return sum(found[:1] == [rule] for found, rule in pairs)
 
 
 def _valid(proofs: pd.DataFrame) -> pd.DataFrame:
@@ -171,7 +177,8 @@ def _is_present(rule: str, commit: str) -> bool:
 def _code(module: str, commit: str = "") -> str:
     """Return a rule's code, with that of rules it asks and what all share, at a commit or as it is.
 
-    Comments are left out, and so are the methods of `CaseRecords` that these don't reach.
+    Comments, the words of remedies and doubts, and the methods of `CaseRecords` that these don't
+    reach are left out.
     """
     trees, asked = dict[str, ast.Module](), {module, "rule", "__init__"}
     while asked:
@@ -190,6 +197,9 @@ def _code(module: str, commit: str = "") -> str:
         new = set().union(*(_attributes(methods[name]) for name in new & methods.keys())) - reached
     for part in classes:
         part.body = [each for each in part.body if getattr(each, "name", "__init__") in reached]
+    for call in (node for tree in trees.values() for node in ast.walk(tree)):
+        if isinstance(call, ast.Call):
+            call.keywords = [word for word in call.keywords if word.arg not in ("remedy", "doubt")]
     return "".join(map(ast.dump, (*trees.values(), records)))
 
 

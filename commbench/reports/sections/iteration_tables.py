@@ -44,6 +44,8 @@ _MAX_TASKS = 20
 """The maximum names in the table of tasks."""
 _NEAR = 0.8
 """The share of the largest increase from which the second one is named, too."""
+_WORTH_NAMING = 0.2
+"""The share of the whole increase from which idle time is named, too."""
 BAR = "bar"
 """The column that figures make unnecessary."""
 _LONGEST_BAR, _SHORTEST_BAR = 16, 6
@@ -412,9 +414,9 @@ def _cause(
     if not named:
         return ""
     slow, fast, total = backends[slow_id], backends[fast_id], format_seconds(more_s.sum())
-    if "idle" not in causes_s and more_s["idle"] > _NEAR * causes_s.iloc[0]:
+    if "idle" not in causes_s and more_s["idle"] > _WORTH_NAMING * more_s.sum():
         named.append(f"{format_seconds(more_s['idle'])} idle")
-    return f"{slow} takes {total} longer than {fast}: {', '.join(named)}"
+    return f"{slow} takes {total} longer than {fast}, of which {', '.join(named)}"
 
 
 def _percent(share: float) -> str:

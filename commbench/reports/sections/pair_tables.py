@@ -347,8 +347,9 @@ def no_slow_pair(run: Run) -> Iterator[str]:
             )
         else:
             yield (
-                f"No pair of workers is slower than chance explains: a transfer of the slowest one "
-                f"takes {ratio:.1f} times as long as that of the median one{left_out}"
+                f"No pair of workers is slow ({MIN_SLOWDOWN:g} times the usual time, and beyond "
+                f"chance): a transfer of the slowest one takes {ratio:.1f} times as long as that "
+                f"of the median one{left_out}"
             )
 
 
