@@ -95,16 +95,20 @@ async def _pause(amount, dask_worker):
 
 def _hold_gil(amount, dask_worker):
     """Keep the GIL for a share of the time from now on, in a thread that runs no task."""
-    stopped = threading.Event()
-    dask_worker._fault = types.SimpleNamespace(cancel=stopped.set)
+    if not hasattr(dask_worker, "_holding"):
+        dask_worker._holding = threading.Event()
+        # As in an application, it outlives the tasks.
+        threading.Thread(target=_hold, args=(amount, dask_worker._holding), daemon=True).start()
+    dask_worker._holding.set()
+    dask_worker._fault = types.SimpleNamespace(cancel=dask_worker._holding.clear)
 
-    def holding():
-        while not stopped.wait(0.1 * (1 - amount)):
-            until = time.perf_counter() + 0.1 * amount
-            while time.perf_counter() < until:
-                pass
 
-    threading.Thread(target=holding, daemon=True).start()
+def _hold(amount, holding):
+    while holding.wait():
+        until = time.perf_counter() + 0.1 * amount
+        while time.perf_counter() < until:
+            pass
+        time.sleep(0.1 * (1 - amount))
 
 
 async def _stop(dask_worker=None, dask_scheduler=None):

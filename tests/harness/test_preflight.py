@@ -47,7 +47,8 @@ def test_a_default_budget_is_five_minutes_or_twice_six_launches_of_each_case():
 
 def test_jobs_that_may_wait_in_queues_have_no_default_budget():
     assert preflight.can_choose([case(), case(threads_per_worker=2)])
-    assert not preflight.can_choose([case(launcher="slurm", launcher_options={"memory": "1GB"}), case()])
+    job = case(launcher="slurm", launcher_options={"memory": "1GB"})
+    assert not preflight.can_choose([job, case()])
 
 
 def test_only_modes_with_a_window_send_windows():
