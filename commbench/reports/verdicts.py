@@ -105,11 +105,15 @@ class ComparedRuns:
         """The workload of each case that has no comparison, because a run lacks its control."""
         if not self.control:
             return {}
-        given = self.control, self.baseline, self.candidate, self.match.same
+        compared = {(c.baseline_id, c.layer, c.payload_bytes) for c in self.comparisons}
+        theirs = {side.key for side in measured_sides(self.candidate)}
         return {
             self._case(side.case.id, side.case.variant, side.layer, side.payload_bytes):
             side.case.workload
-            for side in stats.without_control(*given)
+            for side in measured_sides(self.baseline)
+            if (self.match.same.get(side.case.id, ""), side.layer, side.payload_bytes) in theirs
+            and side.key not in compared
+            and self.control not in (side.case.backend, side.case.variant)
         }  # fmt: skip
 
     @cached_property
@@ -362,7 +366,7 @@ def _medians(run: Run, control: str) -> dict[tuple[str, str, int], str]:
             text = " or ".join(map(times, numbers))
         else:
             text = " or ".join(range_ends(*numbers)) if each else format_seconds(side.median_s)
-        cells[side.case.id, side.layer, side.payload_bytes] = text
+        cells[side.key] = text
     return cells
 
 

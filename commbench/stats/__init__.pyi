@@ -1,13 +1,6 @@
 # The public names and where they are defined; `lazy_loader` imports each when it is first used.
 
-from .comparison import (
-    MIN_EFFECT,
-    MIN_SESSIONS,
-    between,
-    comparisons,
-    least_launches,
-    without_control,
-)
+from .comparison import MIN_EFFECT, MIN_SESSIONS, between, comparisons, least_launches
 from .efficiency import scaling
 from .inference import CONFIDENCE, MIN_LAUNCHES, median_interval
 from .layer_costs import LATENCY_MODES, additions, load_bandwidths, pingpong_mode, shown_sizes
@@ -61,6 +54,6 @@ __all__ = [
     "moved_bytes", "n_missing_launches", "next_block", "outer_regions", "pair_bandwidths",
     "pingpong_mode", "profile_shares", "published_comparisons", "ratios", "reproduced", "scaling",
     "seconds_per_byte", "shown_sizes", "shuffles", "slow_latencies", "slow_pairs", "spreads",
-    "summaries", "timed", "typical_sample", "undecided", "unknown", "without_control",
-    "worker_profiles", "worker_times",
+    "summaries", "timed", "typical_sample", "undecided", "unknown", "worker_profiles",
+    "worker_times",
 ]  # fmt: skip

@@ -69,6 +69,11 @@ class Side:
     moved_bytes: float = math.nan
 
     @property
+    def key(self) -> tuple[str, str, int]:
+        """The case's id, the layer and the size."""
+        return self.case.id, self.layer, self.payload_bytes
+
+    @property
     def median_s(self) -> float:
         """The median over launches of each launch's median."""
         return float(np.median(self.medians))
@@ -217,27 +222,6 @@ def relative_to(control: str, every: Iterable[Side]) -> list[Side]:
     return relative
 
 
-def without_control(
-    control: str, baseline: Run, candidate: Run, same: Mapping[str, str]
-) -> list[Side]:
-    """Return the sides of `baseline` that both runs have, but whose control is missing in one.
-
-    The control's sides are none of them. The other parameters are those of `between`.
-    """
-    news = sides(candidate)
-    measured = {_key(side) for side in news}
-    old_keys, new_keys = (
-        {_key(side) for side in relative_to(control, every)} for every in (sides(baseline), news)
-    )
-    return [
-        side
-        for side in sides(baseline)
-        if (key := (same.get(side.case.id, ""), side.layer, side.payload_bytes)) in measured
-        and not (_key(side) in old_keys and key in new_keys)
-        and control not in (side.case.backend, side.case.variant)
-    ]
-
-
 def between(
     baseline: Run, candidate: Run, same: Mapping[str, str],
     min_effect: float = MIN_EFFECT, *, interleaved: bool = False, control: str = "",
@@ -261,7 +245,7 @@ def between(
     """
     every = [sides(run) for run in (baseline, candidate)]
     olds, news = (relative_to(control, each) if control else each for each in every)
-    candidates = {_key(side): side for side in news}
+    candidates = {side.key: side for side in news}
     pairs = [
         (side, candidates[key])
         for side in olds
@@ -273,21 +257,21 @@ def between(
         not interleaved
         and any(
             _is_unequal((baseline, candidate), *both, min_effect=min_effect)
-            for both in zip(in_seconds[0][_key(one)], in_seconds[1][_key(two)], strict=True)
+            for both in zip(in_seconds[0][one.key], in_seconds[1][two.key], strict=True)
         )
         for one, two in pairs
     ]
     compared = compare_pairs(pairs, min_effect, paired=interleaved, unequal=unequal)
     usual = _session_ratios(history, control, len({one.case.id for one, _ in pairs}))
     return [
-        _after_sessions(each, usual.get(_key(one), math.nan))
+        _after_sessions(each, usual.get(one.key, math.nan))
         for each, (one, _) in zip(compared, pairs, strict=True)
     ]
 
 
 def _with_controls(control: str, every: Iterable[Side]) -> dict[tuple[str, str, int], list[Side]]:
     """Return each side, followed by that of its control if there is one, by key."""
-    by_key = {_key(side): side for side in every}
+    by_key = {side.key: side for side in every}
     known = {side.case.id: side.case for side in by_key.values()}
     cases = controls(control, known.values()) if control else {}
     with_controls = {key: [side] for key, side in by_key.items()}
@@ -296,10 +280,6 @@ def _with_controls(control: str, every: Iterable[Side]) -> dict[tuple[str, str, 
         if other is not None:
             each.append(other)
     return with_controls
-
-
-def _key(side: Side) -> tuple[str, str, int]:
-    return side.case.id, side.layer, side.payload_bytes
 
 
 def _session_ratios(
@@ -318,7 +298,7 @@ def _session_ratios(
         for side in relative_to(control, sides(run)) if control else sides(run):
             if side.median_s > 0:
                 day = run.manifest.started_at[:10]
-                logs.setdefault(_key(side), {})[day] = math.log(side.median_s)
+                logs.setdefault(side.key, {})[day] = math.log(side.median_s)
     return {
         key: math.exp(
             scipy.stats.t.ppf(level, len(values) - 1)
