@@ -52,12 +52,8 @@ def doctor() -> None:
 def render_examination(examination: Examination, console: Console) -> None:
     """Print the examination on `console`; long facts are wrapped."""
     _section(console, "Machine", _facts(examination))
-    checks = [("backend", "device", "runs", "what it sets, or why it does not run")]
-    for item in examination.backends:
-        remedy = f". To have it: {item.remedy}" if item.remedy else ""
-        why = f"sets {item.settings}" if item.available else f"{item.reason}{remedy}"
-        checks.append((item.name, item.device, "yes" if item.available else "no", why))
-    _section(console, "Backends", checks)
+    columns = ("backend", "device", "runs", "what it sets, or why it does not run")
+    _section(console, "Backends", [columns, *examination.backends])
     _section(console, "Advice", examination.advice or [("none", "nothing to be said against it")])
 
 

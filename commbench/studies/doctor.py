@@ -7,7 +7,7 @@ import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from itertools import starmap
 from typing import Any, NamedTuple
@@ -43,30 +43,15 @@ _warning, _note = partial(Advice, "warning"), partial(Advice, "note")
 
 
 @dataclass(frozen=True, kw_only=True)
-class BackendCheck:
-    """The availability of a backend on a device; ``reason`` is empty if it can run."""
-
-    name: str
-    device: str
-    settings: str = ""
-    reason: str = ""
-    remedy: str = ""
-
-    @property
-    def available(self) -> bool:
-        """Whether the backend can run."""
-        return not self.reason
-
-
-@dataclass(frozen=True, kw_only=True)
 class Examination:
     """The result of ``examine``.
 
-    ``machine`` is the result of `commbench.machine.environment.collect`. Warnings precede notes.
+    ``machine`` is the result of `commbench.machine.environment.collect`, and ``backends`` are rows
+    of `probe_backend`. Warnings precede notes.
     """
 
     machine: Mapping[str, Any]
-    backends: tuple[BackendCheck, ...] = ()
+    backends: tuple[tuple[str, str, str, str], ...] = ()
     mpiexec: str | None = None
     gpu_memory: tuple[tuple[str, str], ...] = ()
     advice: tuple[Advice, ...] = ()
@@ -92,21 +77,23 @@ def examine() -> Examination:
     )
 
 
-def probe_backend(name: str, device: str) -> BackendCheck:
-    """Return whether the backend `name` can run on `device`; exceptions become its ``reason``."""
-    answer = BackendCheck(name=name, device=device)
+def probe_backend(name: str, device: str) -> tuple[str, str, str, str]:
+    """Return both names, ``yes`` or ``no``, and what the backend sets or why it can't run."""
     try:
         backend = backends.parse(name)
-        answer = replace(answer, settings=backend.settings(device))
+        settings = backend.settings(device)
         lacking = backend.unavailable(device)
+        if lacking is None:
+            return name, device, "yes", f"sets {settings}"
+        reason, remedy = lacking.reason, lacking.remedy
     except UnavailableError as error:
-        return replace(answer, reason=error.reason, remedy=error.remedy)
+        reason, remedy = error.reason, error.remedy
     except CommbenchError as error:
-        return replace(answer, reason=str(error))
+        reason, remedy = str(error), ""
     except Exception as error:  # noqa: BLE001 - a third party's fault must not hide the rest
         reason = f"asking it raised {type(error).__name__}: {error}"
-        return replace(answer, reason=reason, remedy="tell the authors of the backend")
-    return replace(answer, reason=lacking.reason, remedy=lacking.remedy) if lacking else answer
+        remedy = "tell the authors of the backend"
+    return name, device, "no", reason + f". To have it: {remedy}" * bool(remedy)
 
 
 def gpu_memory() -> Iterator[tuple[str, str]]:

@@ -10,7 +10,7 @@ from commbench.cli import this_machine
 from commbench.errors import UnavailableError, UsageError
 from commbench.machine import environment
 from commbench.studies import doctor
-from commbench.studies.doctor import BackendCheck, Examination
+from commbench.studies.doctor import Examination
 
 HEALTHY = {
     "host": {
@@ -101,20 +101,18 @@ class TestBackends:
         monkeypatch.setattr("commbench.backends.parse", lambda _: CpuBackend())
 
     def test_a_backend_has_its_settings_or_a_reason_and_a_remedy(self):
-        check = doctor.probe_backend("cpu-only", "cpu")
-        assert check == BackendCheck(name="cpu-only", device="cpu", settings="AIR=cpu")
-        assert check.available
-        check = doctor.probe_backend("cpu-only", "gpu")
-        assert (check.available, check.reason, check.remedy) == (False, "no GPU", "buy one")
-        assert check.settings == "AIR=gpu"
+        row = doctor.probe_backend("cpu-only", "cpu")
+        assert row == ("cpu-only", "cpu", "yes", "sets AIR=cpu")
+        row = doctor.probe_backend("cpu-only", "gpu")
+        assert row == ("cpu-only", "gpu", "no", "no GPU. To have it: buy one")
 
     @pytest.mark.parametrize(
         ("error", "reason", "remedy"),
         [
-            (UnavailableError("backend x", "no module y", "pip install y"), "no module y", "pip"),
+            (UnavailableError("backend x", "no module y", "pip install"), "no module y", "pip"),
             (UsageError("unknown transport 'z'"), "unknown transport 'z'", ""),
-            (ZeroDivisionError("oops"), "ZeroDivisionError: oops", "authors"),
-            (RuntimeError(), "RuntimeError", "authors"),
+            (ZeroDivisionError("oops"), "ZeroDivisionError: oops", "tell the"),
+            (RuntimeError(), "RuntimeError", "tell the"),
         ],
     )
     def test_an_exception_of_a_backend_is_its_reason(self, monkeypatch, error, reason, remedy):
@@ -122,12 +120,13 @@ class TestBackends:
             raise error
 
         monkeypatch.setattr(CpuBackend, "unavailable", fail)
-        check = doctor.probe_backend("cpu-only", "cpu")
-        assert not check.available
-        assert reason in check.reason
-        assert remedy in check.remedy
+        *_, runs, why = doctor.probe_backend("cpu-only", "cpu")
+        assert runs == "no"
+        assert reason in why
+        assert why.partition(". To have it: ")[2].startswith(remedy)
+        assert ("To have it" in why) == bool(remedy)
         monkeypatch.setattr("commbench.backends.parse", fail)
-        assert reason in doctor.probe_backend("cpu-only", "cpu").reason
+        assert reason in doctor.probe_backend("cpu-only", "cpu")[3]
 
     @pytest.mark.parametrize(("gpus", "devices"), [([], {"cpu"}), ([GPU], {"cpu", "gpu"})])
     def test_every_backend_is_probed_on_the_devices_of_the_machine(
@@ -136,18 +135,18 @@ class TestBackends:
         pigeon = type("Pigeon", (CpuBackend,), {"choices": ("air", "road")})
         installed("backend", {"tcp": CpuBackend, "pigeon": pigeon}, alone=True)
         monkeypatch.setattr(environment, "collect", lambda: machine(gpus=gpus))
-        checks = doctor.examine().backends
-        assert {check.device for check in checks} == devices
-        assert len(checks) == len(devices) * len({check.name for check in checks})
-        assert {check.name for check in checks} == {"tcp", "pigeon", "pigeon:air", "pigeon:road"}
+        names, probed, *_ = zip(*doctor.examine().backends, strict=True)
+        assert {*probed} == devices
+        assert len(names) == len(devices) * len({*names})
+        assert {*names} == {"tcp", "pigeon", "pigeon:air", "pigeon:road"}
 
 
 def test_examining_this_machine_prints_nothing_and_lists_warnings_first(capfd):
     examination = doctor.examine()
-    names = [check.name for check in examination.backends if check.device == "cpu"]
+    names = [name for name, device, *_ in examination.backends if device == "cpu"]
     assert {"tcp", "ucx", "ucx:tcp", "ucx:shm", "ucx:nvlink", "ucx:ib", "mpi"} <= {*names}
     assert len(set(names)) == len(names)
-    assert all(check.available or check.remedy for check in examination.backends)
+    assert all(runs == "yes" or "To have it" in why for *_, runs, why in examination.backends)
     severities = [each.severity for each in examination.advice]
     assert severities == sorted(severities, key="warning note".index)
     assert capfd.readouterr() == ("", "")
@@ -228,10 +227,8 @@ ADVICE = "beware [of] the :dog: " * 20
 LONG = Examination(
     machine=machine(gpus=[GPU], rdma=[PORT]),
     backends=(
-        BackendCheck(name="tcp", device="cpu", settings="nothing: Dask's default"),
-        BackendCheck(
-            name="ucx:tcp+shm+nvlink+ib", device="gpu", reason=REASON, remedy="pip install '[ucx]'"
-        ),
+        ("tcp", "cpu", "yes", "sets nothing: Dask's default"),
+        ("ucx:tcp+shm+nvlink+ib", "gpu", "no", f"{REASON}. To have it: pip install '[ucx]'"),
     ),
     mpiexec=PATH,
     advice=(doctor.Advice("warning", ADVICE),),
