@@ -377,6 +377,20 @@ class Undisturbed(NamedTuple):
     left_out: list[str]
     kept: list[str]
 
+    @property
+    def notes(self) -> list[str]:
+        """What became of the disturbed launches, and why."""
+        why = (
+            f"others had over {cores.MAX_OTHERS:.0%} or the hypervisor over {MAX_STOLEN:.0%} of "
+            "the cores"
+        )
+        few = f"counted, although {why}, because fewer than {stats.MIN_LAUNCHES} would be left"
+        return [
+            f"{what}: launches of {'; '.join(names)}"
+            for what, names in ((f"left out, because {why}", self.left_out), (few, self.kept))
+            if names
+        ]
+
 
 def undisturbed(
     *runs: Run, same: Mapping[str, str] = MappingProxyType({}), control: str = ""

@@ -93,8 +93,7 @@ def compare(
     first, second = warnings.undisturbed(old, new, same=match.same, control=control or "")
     compared = _compare_runs(
         first.run, second.run, min_effect, control=control or "", history=sessions,
-        on_undecided=on_undecided, left_out=(first.left_out, second.left_out),
-        kept=(first.kept, second.kept), failed=failed,
+        on_undecided=on_undecided, disturbed=(first.notes, second.notes), failed=failed,
     )  # fmt: skip
     ctx.exit(_show(compared, form))
 

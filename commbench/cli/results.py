@@ -84,13 +84,10 @@ def undisturbed(run: Run) -> Run:
     """Return a run without the launches that others disturbed, and print which were disturbed."""
     from commbench.analysis import warnings
 
-    ((rest, left_out, kept),) = warnings.undisturbed(run)
-    why = "others used the cores"
-    few = f"counted, although {why}, because too few others are left"
-    for what, names in ((f"left out, as {why}", left_out), (few, kept)):
-        if names:
-            click.echo(f"{what}: launches of {'; '.join(names)}", err=True)
-    return rest
+    (rest,) = warnings.undisturbed(run)
+    for note in rest.notes:
+        click.echo(note, err=True)
+    return rest.run
 
 
 @click.command()

@@ -13,7 +13,6 @@ from commbench.analysis import warnings
 from commbench.analysis.comparability import Match
 from commbench.analysis.references import Check
 from commbench.analysis.run import Run
-from commbench.machine import cores
 from commbench.model import Comparison, Manifest
 from commbench.model.units import format_bytes, format_message_size, format_seconds
 from commbench.reports import json, junit, markdown, terminal
@@ -26,7 +25,6 @@ from commbench.reports.sections.differences import (
 )
 from commbench.stats.comparison import EQUAL_WORK, FEW_BYTES, relative_to
 from commbench.stats.comparison import sides as measured_sides
-from commbench.stats.inference import MIN_LAUNCHES
 from commbench.stats.selection import good_launches
 from commbench.stats.stability import modes
 
@@ -45,8 +43,8 @@ class ComparedRuns:
 
     With a ``control``, these are of multiples of the times of that backend. ``on_undecided`` is
     ``pass``, ``fail``, or None: pass, but fail if the launches can't show any slower case.
-    ``left_out`` has the disturbed launches of both runs that don't count, ``kept`` those that do;
-    ``failed`` says whether a launch failed that no other has replaced.
+    ``disturbed`` has the notes on disturbed launches of both runs; ``failed`` says whether a launch
+    failed that no other has replaced.
     """
 
     baseline: Run
@@ -57,8 +55,7 @@ class ComparedRuns:
     interleaved: bool = False
     on_undecided: str | None = None
     sides: tuple[str, str] = ("first", "second")
-    left_out: tuple[Sequence[str], Sequence[str]] = ((), ())
-    kept: tuple[Sequence[str], Sequence[str]] = ((), ())
+    disturbed: tuple[Sequence[str], Sequence[str]] = ((), ())
     failed: bool = False
 
     def with_verdict(self, *verdicts: str) -> list[Comparison]:
@@ -338,18 +335,9 @@ class ComparedRuns:
             *["two sessions of the same software may differ, too: --control or --history"]
             * self._may_be_the_day,
             *(
-                f"{what} {side}, {why} others had over {cores.MAX_OTHERS:.0%} or the hypervisor "
-                f"over {warnings.MAX_STOLEN:.0%} of the cores: launches of " + "; ".join(names)
-                for what, why, named in (
-                    ("left out of", "because", self.left_out),
-                    (
-                        "counted in",
-                        f"because fewer than {MIN_LAUNCHES} would be left in a run, although",
-                        self.kept,
-                    ),
-                )
-                for side, names in zip((one, two), named, strict=True)
-                if names
+                f"{side}: {text}"
+                for side, notes in zip((one, two), self.disturbed, strict=True)
+                for text in notes
             ),
             *(f"{'both runs' if text in second else one}: {text}" for text in first),
             *(f"{two}: {text}" for text in second if text not in first),

@@ -658,7 +658,7 @@ def test_disturbed_launches_are_left_out_and_named(old, tmp_path):
     new = write(tmp_path, "new", 1.0, records=disturbed)
     result = compare(old, new)
     assert result.exit_code == 0
-    assert "left out of the second run" in result.stdout
+    assert "the second run: left out, because others had over 10%" in result.stdout
     assert "failed" not in result.stdout
     assert "merge over tcp 6, 7" in result.stdout
     # Nothing is to be done about launches that don't count.

@@ -229,5 +229,6 @@ def test_launches_that_others_disturbed_are_not_exported(project):
     ]  # fmt: skip
     records = [*disturbed, *builders.launches(case, [1.0] * 6)]
     result = project.export(project.run(project.commits[0], cases=(case,), records=records))
-    assert "left out, as others used the cores: launches of merge over tcp 6, 7" in result.stderr
+    assert "left out, because others had over 10%" in result.stderr
+    assert "of the cores: launches of merge over tcp 6, 7" in result.stderr
     assert "9.0" not in Path(result.stdout.strip()).read_text()
