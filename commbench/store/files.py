@@ -1,7 +1,9 @@
-"""Write files that the user has named."""
+"""Write files that the user has named, and say which one could not be written."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from commbench.errors import UnwritableError
@@ -15,7 +17,14 @@ def write(path: Path, content: str | bytes) -> None:
     UnwritableError
         If writing fails.
     """
-    try:
+    with writing(path):
         path.write_bytes(content.encode() if isinstance(content, str) else content)
+
+
+@contextmanager
+def writing(path: Path, hint: str = "") -> Iterator[None]:
+    """Raise UnwritableError, which ends with `hint`, if writing `path` fails."""
+    try:
+        yield
     except OSError as error:
-        raise UnwritableError(f"can't write {path}: {error.strerror or error}") from error
+        raise UnwritableError(f"can't write {path}: {error.strerror or error}{hint}") from error

@@ -11,13 +11,14 @@ import json
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commbench.errors import ResultsError, UnwritableError
 from commbench.model import Record
+from commbench.store import files
 from commbench.store.records import BULK, FIELDS, KINDS
 
 if TYPE_CHECKING:
@@ -211,16 +212,9 @@ class Parts:
         self._written.clear()
 
 
-@contextmanager
-def writing(run: Path, path: Path) -> Iterator[None]:
+def writing(run: Path, path: Path) -> AbstractContextManager[None]:
     """Raise UnwritableError if writing `path`, a file of the run in `run`, fails."""
-    try:
-        yield
-    except OSError as error:
-        raise UnwritableError(
-            f"can't write {path}: {error.strerror or error}. What was measured before is kept in "
-            f"{run}"
-        ) from error
+    return files.writing(path, f". What was measured before is kept in {run}")
 
 
 def closed(run: Path, kind: str) -> list[Path]:

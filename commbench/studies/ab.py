@@ -18,11 +18,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from commbench.errors import UnwritableError, UsageError
+from commbench.errors import UsageError
 from commbench.harness.cases import shuffled
 from commbench.machine import process
 from commbench.model import Failure, LaunchEnd, Manifest, Record
-from commbench.store import directory, parts, records
+from commbench.store import directory, files, parts, records
 from commbench.studies import commits
 from commbench.studies.commits import Environment
 from commbench.workloads.user_code import AB
@@ -73,14 +73,9 @@ def measure(experiment: Experiment) -> Generator[Block]:
         If the output can't be written.
     """
     stores: dict[str, directory.RunStore] = {}
-    try:
+    with files.writing(experiment.output, "; choose another --output"):
         experiment.output.mkdir(parents=True, exist_ok=True)
         scratch = tempfile.TemporaryDirectory(dir=experiment.output, prefix=".ab-")
-    except OSError as error:
-        raise UnwritableError(
-            f"can't write to {experiment.output}: {error.strerror or error}; "
-            "choose another --output"
-        ) from error
     with scratch as folder:
         try:
             for number, side in _order(experiment):

@@ -24,12 +24,13 @@ from typing import Any
 import numpy as np
 
 from commbench.analysis.run import Run
-from commbench.errors import ResultsError, UnwritableError, UsageError
+from commbench.errors import ResultsError, UsageError
 from commbench.machine import environment
 from commbench.machine.environment import recorded
 from commbench.model import Manifest
 from commbench.stats.inference import launches_interval
 from commbench.stats.selection import GROUP, describe_settings, good_launches
+from commbench.store import files
 
 PARAM_NAMES = ("backend", "layer", "payload_bytes", "settings")
 UNIT = "seconds"
@@ -318,9 +319,7 @@ def _write(file: Path, content: Mapping[str, Any]) -> None:
         If writing fails.
     """
     temporary = file.with_name(file.name + ".part")
-    try:
+    with files.writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)
         temporary.write_text(json.dumps(content, separators=(",", ":")) + "\n", encoding="utf-8")
         temporary.replace(file)
-    except OSError as error:
-        raise UnwritableError(f"can't write {file}: {error.strerror or error}") from error

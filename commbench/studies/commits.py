@@ -19,8 +19,9 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
-from commbench.errors import UnwritableError, UsageError
+from commbench.errors import UsageError
 from commbench.machine import environment
+from commbench.store import files
 
 _PACKAGED = ("pyproject.toml", "setup.py")
 _LEFT_OUT = {"PYTHONPATH", "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"}
@@ -121,12 +122,10 @@ def _make(commit: str, install: str, show: Callable[[str], None]) -> Path:
     is_made = python.exists() and installed.exists()
     if is_made and installed.read_text(encoding="utf-8") == _content(source, install):
         return python
-    try:
+    with files.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         installed.unlink(missing_ok=True)
         (folder.parent / ".gitignore").write_text("*\n", encoding="utf-8")
-    except OSError as error:
-        raise UnwritableError(f"can't write {folder}: {error.strerror}") from error
     show(f"making the environment of {commit[:12]} in {folder}")
     # An interrupted one may lack files.
     shutil.rmtree(source, ignore_errors=True)

@@ -323,7 +323,7 @@ def test_output_that_cannot_be_made_is_status_1(ab, tmp_path):
     (tmp_path / "results").write_text("")
     result = ab()
     assert result.exit_code == 1
-    assert f"can't write to {tmp_path}/results" in result.stderr
+    assert f"can't write {tmp_path}/results" in result.stderr
 
 
 PYTHON = f"""#!{sys.executable}
