@@ -18,8 +18,8 @@ from commbench.stats.comparison import Side
 from commbench.store import tables
 from commbench.store.directory import RunStore
 from commbench.store.emitter import InMemory
-from commbench.store.parts import Batch, Parts, all_records
-from commbench.store.records import BULK, FIELDS, TABLES
+from commbench.store.parts import Batch, Parts, closed, read
+from commbench.store.records import BULK, FIELDS, KINDS, TABLES
 
 EPOCH = 1_700_000_000.0
 """When everything here happens: as many digits before the point as a real clock shows."""
@@ -298,6 +298,14 @@ def simulate_plan(plan: Iterable[Launch], run: Path) -> Iterator[Record]:
             case_id=launch.case.id, launch=launch.index, block=launch.block,
             position=launch.position, ok=not failures, seconds=1.0,
         )  # fmt: skip
+
+
+def all_records(run: Path) -> Iterator[Record]:
+    """Yield the records in all closed parts of the run in `run`."""
+    for kind in BULK:
+        for path in closed(run, kind):
+            for row in read(path, kind).to_pylist():
+                yield KINDS[kind](**row)
 
 
 def measured(plan: Iterable[Launch], run: Path) -> list[Record]:

@@ -16,7 +16,6 @@ from commbench.harness import runner
 from commbench.harness.cases import cases_for, make_suite, plan, unmet
 from commbench.model import ClusterSpec, Failure, LaunchEnd, Phase, Sample, TransportUsed
 from commbench.store import parts
-from commbench.store.emitter import InMemory
 from commbench.workloads.base import MODES
 
 _STACKS = ("ucxx", "ucp", "mpi4py", "cupy", "cudf")
@@ -125,11 +124,8 @@ def _exchange_messages(backend: Backend, device: str, scratch: Path) -> set[str]
         what = lacking.what or f"backend {name}"
         raise UnavailableError(what, lacking.reason, lacking.remedy)
     launches = plan(make_suite("conformance", cases), seed=0)
-    records = InMemory()
-    for emitted in runner.run_plan(launches, scratch):
-        if emitted is not None and not isinstance(emitted, Phase):
-            records(emitted)
-    records += parts.all_records(scratch)
+    emitted = runner.run_plan(launches, scratch)
+    records = [each for each in emitted if each is not None and not isinstance(each, Phase)]
     failures = [record.message for record in records if isinstance(record, Failure)]
     assert not failures, f"a launch over {name} failed: {'; '.join(failures)}"
     assert any(isinstance(record, LaunchEnd) for record in records), "no launch ended"
@@ -137,12 +133,13 @@ def _exchange_messages(backend: Backend, device: str, scratch: Path) -> set[str]
     seen = {(r.layer, r.payload_bytes) for r in samples if r.verified or r.tool}
     wanted = {(layer, size) for layer in layers for size in _SIZES}
     assert seen >= wanted, f"no verified message of {sorted(wanted - seen)}"
-    used = [record for record in records if isinstance(record, TransportUsed)]
+    kind = TransportUsed.__name__
+    tables = [parts.read(path, kind) for path in parts.closed(scratch, kind)]
+    used = {(row["transport"], row["evidence"]) for each in tables for row in each.to_pylist()}
     assert used, "no transport was recorded: transport() has to return that of a connection"
-    for record in used:
+    for transport, evidence in used:
         # The harness adds the layer before the evidence of the backend.
-        assert all((record.transport, record.evidence.partition(": ")[2])), (
-            f"transport() says {record.transport!r} by the evidence {record.evidence!r}; it takes "
-            "both"
+        assert all((transport, evidence.partition(": ")[2])), (
+            f"transport() says {transport!r} by the evidence {evidence!r}; it takes both"
         )
-    return {record.transport for record in used}
+    return {transport for transport, _ in used}

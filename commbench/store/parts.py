@@ -287,14 +287,6 @@ def _opened(path: Path, wanted: pa.Schema) -> pq.ParquetFile:
     return pq.ParquetFile(path, metadata=metadata, read_dictionary=repeated)
 
 
-def all_records(run: Path) -> Iterator[Record]:
-    """Yield the records in all closed parts of the run in `run`."""
-    for kind in BULK:
-        for path in closed(run, kind):
-            for row in read(path, kind).to_pylist():
-                yield KINDS[kind](**row)
-
-
 def merge(run: Path, kind: str) -> None:
     """Merge the closed parts of a kind, unless one of them is damaged.
 

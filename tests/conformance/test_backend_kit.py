@@ -12,6 +12,7 @@ import pytest
 from commbench.conformance import check_backend
 from commbench.errors import UnavailableError
 from commbench.harness import runner
+from commbench.store.parts import Parts
 
 SOURCE = """
 from commbench.backends.base import Unavailability
@@ -145,7 +146,8 @@ def test_what_is_wrong_with_a_launch_is_named(install, monkeypatch, words, given
         if given.get("failed"):
             yield builders.failure(case)
         if (evidence := given.get("evidence", "a log")) is not None:
-            yield builders.transport(case, "something", evidence=f"comm: {evidence}")
+            used = builders.transport(case, "something", evidence=f"comm: {evidence}")
+            yield from builders.into_parts([used], Parts(logs, "made-up"))
         yield builders.end(case)
 
     monkeypatch.setattr(runner, "run_plan", run_plan)

@@ -30,7 +30,6 @@ from commbench.model import (
     TransferRecord,
     TransportUsed,
 )
-from commbench.store.parts import all_records
 from commbench.store.records import BULK
 
 PLUG_IN = """
@@ -139,7 +138,7 @@ def test_good_launch_leaves_only_its_records(tmp_path, tag):
     assert {path.name for path in tmp_path.iterdir()} == {*BULK.values()} - not_simulated
     # Bulk records are in closed parts once.
     assert not select(records, TransferRecord)
-    transfers = select(all_records(tmp_path), TransferRecord)
+    transfers = select(builders.all_records(tmp_path), TransferRecord)
     assert sorted((record.iteration, record.src, record.dst) for record in transfers) == [
         (iteration, src, dst) for iteration in (-1, 0, 1) for src, dst in ("01", "10")
     ]
@@ -233,7 +232,7 @@ def test_code_that_changes_the_directory_loses_no_records(tmp_path, monkeypatch)
     monkeypatch.chdir(tmp_path)
     records = list(runner.run_plan(launches("odd:chdir"), Path("run")))
     assert records[-1].ok
-    assert len(select(all_records(tmp_path / "run"), TransferRecord)) == 6
+    assert len(select(builders.all_records(tmp_path / "run"), TransferRecord)) == 6
 
 
 def test_an_interrupt_at_the_end_of_a_launch_kills_it(monkeypatch):

@@ -10,7 +10,7 @@ import pytest
 from commbench import model
 from commbench.errors import UnwritableError
 from commbench.store.emitter import InMemory, Recorder
-from commbench.store.parts import Batch, all_records, closed
+from commbench.store.parts import Batch, closed
 from commbench.store.records import decode
 
 CASE = builders.case()
@@ -48,7 +48,7 @@ def emit_region(emit, check=None, error=None):
 
 
 def sizes(run):
-    return [record.nbytes for record in all_records(run)]
+    return [record.nbytes for record in builders.all_records(run)]
 
 
 def test_a_phase_is_a_line_of_the_pipe(recorder):

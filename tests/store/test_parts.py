@@ -12,7 +12,7 @@ import pytest
 from commbench.errors import ResultsError
 from commbench.model import TaskRecord, TransferRecord, WireBytes
 from commbench.store import parts
-from commbench.store.parts import Batch, Parts, all_records, closed, merge
+from commbench.store.parts import Batch, Parts, closed, merge
 
 CASE = builders.case()
 TRANSFER = builders.transfer(CASE, 0.0, 1.0)
@@ -26,7 +26,8 @@ def write(run, name, *sizes, end="close"):
 
 
 def sizes(run):
-    return [record.nbytes for record in all_records(run) if isinstance(record, TransferRecord)]
+    records = builders.all_records(run)
+    return [record.nbytes for record in records if isinstance(record, TransferRecord)]
 
 
 def names(run):
@@ -158,4 +159,4 @@ def test_part_without_a_column_is_damaged_whether_or_not_the_field_has_a_default
     (part,) = (tmp_path / "transfers").iterdir()
     pq.write_table(pq.read_table(part).drop_columns(column), part)
     with pytest.raises(ResultsError, match=column):
-        list(all_records(tmp_path))
+        list(builders.all_records(tmp_path))
