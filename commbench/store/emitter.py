@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO
 
 from commbench.model import Record
 from commbench.store import records
@@ -15,19 +15,6 @@ from commbench.store.parts import Batch, Parts
 PHASE = "# "
 """The beginning of a line of the pipe that is no record, but the name of a phase."""
 Emit = Callable[[Record | Batch], None]
-
-
-class Emitter(Protocol):
-    """A sink for the records of a launch."""
-
-    def __call__(self, record: Record | Batch, /) -> None:
-        """Write `record`; a batch may be buffered until the next single record."""
-
-    def phase(self, name: str) -> None:
-        """Report what the launch does from now on, for the display of progress."""
-
-    def region(self) -> AbstractContextManager[Emit]:
-        """Buffer records, which count only if the block succeeds."""
 
 
 class Recorder:
@@ -126,3 +113,7 @@ class InMemory(list[Record]):
         buffer = InMemory()
         yield buffer
         self.extend(buffer)
+
+
+Emitter = Recorder | InMemory
+"""A sink for the records of a launch."""
