@@ -14,8 +14,7 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from commbench.backends.base import Backend, Transport
-from commbench.errors import LaunchError
+from commbench.backends.base import Transport
 from commbench.mpi import device
 
 
@@ -202,20 +201,3 @@ class DeviceEndpoint(Endpoint):
 
     def abort(self) -> None:  # noqa: D102
         self.carrier.abort()
-
-
-def get_endpoints(backend: Backend, layer: str) -> Endpoints:
-    """Return the endpoints of a layer below Dask.
-
-    Raises
-    ------
-    LaunchError
-        If the backend has none, or a `Tool` instead.
-    """
-    endpoints = backend.endpoints(layer)
-    if not isinstance(endpoints, Endpoints):
-        raise LaunchError(
-            f"the backend {backend.head} has a {type(endpoints).__name__} at the layer {layer}, "
-            "and endpoints are needed there; its method unavailable_layer must say so"
-        )
-    return endpoints

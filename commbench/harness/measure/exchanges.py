@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from commbench.backends.base import Backend, Transport
-from commbench.backends.endpoints import DeviceEndpoint, Endpoint, get_endpoints, repeats
+from commbench.backends.endpoints import DeviceEndpoint, Endpoint, Endpoints, repeats
 from commbench.harness.measure.peer import (
     ROUND,
     STAMP_BYTES,
@@ -269,7 +269,9 @@ async def open_conversation(
 
         comm = await connect(address, **Security().get_connection_args("worker"))
         return CommConversation(comm, backend, workload, mode)
-    endpoint = await get_endpoints(backend, layer).connect(address)
+    endpoints = backend.endpoints(layer)
+    assert isinstance(endpoints, Endpoints)
+    endpoint = await endpoints.connect(address)
     if workload.context.device == "gpu":
         endpoint = DeviceEndpoint(endpoint)
     return EndpointConversation(endpoint, backend, workload, mode)

@@ -32,7 +32,7 @@ from typing import Any, TextIO
 
 from commbench import backends
 from commbench.backends.base import Backend
-from commbench.backends.endpoints import DeviceEndpoint, Endpoint, get_endpoints
+from commbench.backends.endpoints import DeviceEndpoint, Endpoint, Endpoints
 from commbench.errors import LaunchError
 from commbench.launchers import members
 from commbench.machine import cores, gpu, process
@@ -298,7 +298,9 @@ async def serve(layer: str, backend: Backend, ip: str = "127.0.0.1") -> AsyncIte
         async with listen(address, partial(_comm_answers, backend), **secrets) as listener:
             yield listener.contact_address
     else:
-        async with get_endpoints(backend, layer).listen(_endpoint_answers, ip) as address:
+        endpoints = backend.endpoints(layer)
+        assert isinstance(endpoints, Endpoints)
+        async with endpoints.listen(_endpoint_answers, ip) as address:
             yield address
 
 
