@@ -36,8 +36,6 @@ class AllToAll(FetchWorkload):
 
     @dataclass(frozen=True, kw_only=True)
     class Params:
-        """The options of ``commbench run all-to-all``."""
-
         sizes: tuple[int, ...] = option(
             (_KIB, 64 * _KIB, _MIB, 4 * _MIB, 16 * _MIB),
             "sizes of the blocks, for example 1KiB,1MiB,16MiB; together, a worker "
@@ -80,8 +78,6 @@ class Links(AllToAll):
 
     @dataclass(frozen=True, kw_only=True)
     class Params:
-        """The options of ``commbench links``."""
-
         sizes: tuple[int, ...] = option(
             (1, 64 * _KIB, 8 * _MIB), "sizes of the blocks, for example 1,64KiB,8MiB", unit="bytes"
         )

@@ -34,8 +34,6 @@ class ControlPlane(ClusterWorkload):
 
     @dataclass(frozen=True, kw_only=True)
     class Params:
-        """The options of ``commbench run control-plane``."""
-
         operation: Literal["run", "scheduler", "connect", "storm"] = option(
             "run",
             "run: round trips to all workers; scheduler: to it; connect: new "

@@ -39,8 +39,6 @@ class GroupBy(FrameWorkload):
 
     @dataclass(frozen=True, kw_only=True)
     class Params:
-        """The options of ``commbench run groupby``."""
-
         rows: int = option(200_000, "rows of a partition", least=1)
         partitions: int = option(25, "partitions of the frame", least=1)
         unique_ratio: float = option(0.01, "groups over rows, above 0, at most 1")

@@ -32,8 +32,6 @@ class MapOverlap(SquareWorkload):
 
     @dataclass(frozen=True, kw_only=True)
     class Params:
-        """The options of ``commbench run map-overlap``."""
-
         size: int = option(4_000, "x has size x size numbers of 8 bytes", least=1)
         chunk: int = option(500, "side of a chunk of x, in numbers", least=1)
         kernel_size: int = option(1, "numbers to each side that a mean has, k of 2 k + 1")

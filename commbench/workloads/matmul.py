@@ -32,8 +32,6 @@ class MatMul(SquareWorkload):
 
     @dataclass(frozen=True, kw_only=True)
     class Params:
-        """The options of ``commbench run matmul``."""
-
         size: int = option(3_000, "x has size x size numbers of 8 bytes", least=1)
         chunk: int = option(750, "side of a chunk of x, in numbers", least=1)
 

@@ -45,8 +45,6 @@ class Merge(FrameWorkload):
 
     @dataclass(frozen=True, kw_only=True)
     class Params:
-        """The options of ``commbench run merge``."""
-
         rows: int = option(1_000_000, "rows of a chunk of either frame")
         partitions: int = option(0, "chunks of either frame; 0: one for each worker", least=0)
         build_partitions: int = option(

@@ -68,8 +68,6 @@ class Broadcast(_OneToMany):
 
     @dataclass(frozen=True, kw_only=True)
     class Params:
-        """The options of ``commbench run broadcast``."""
-
         size: int = option(28_500_000, "size of the array", unit="bytes", least=1)
 
     def __init__(self, params: Params, context: Context) -> None:

@@ -48,8 +48,6 @@ class Patterns(ClusterWorkload):
 
     @dataclass(frozen=True, kw_only=True)
     class Params:
-        """The options of ``commbench run patterns``."""
-
         pattern: Literal["stencil", "tree", "fft", "nearest", "spread", "all-to-all"] = option(
             "stencil", "which tasks of the last step a task needs"
         )

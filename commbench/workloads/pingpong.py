@@ -50,8 +50,6 @@ class PingPong(PairWorkload):
 
     @dataclass(frozen=True, kw_only=True)
     class Params:
-        """The options of ``commbench run pingpong``."""
-
         sizes: tuple[int, ...] = option(
             tuple(1 << exponent for exponent in range(23)),
             "message sizes, for example 1,1KiB,8MiB",

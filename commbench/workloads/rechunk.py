@@ -52,8 +52,6 @@ class Rechunk(ArrayWorkload):
 
     @dataclass(frozen=True, kw_only=True)
     class Params:
-        """The options of ``commbench run rechunk``."""
-
         pattern: Literal[tuple(_PATTERNS)] = option(  # type: ignore[valid-type]
             "swap-axes", "which chunks become which"
         )

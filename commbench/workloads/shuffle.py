@@ -37,8 +37,6 @@ class Shuffle(FrameWorkload):
 
     @dataclass(frozen=True, kw_only=True)
     class Params:
-        """The options of ``commbench run shuffle``."""
-
         partitions: int = option(40, "partitions of the frame", least=1)
         partition_size: int = option(
             1 << 20, "size of a partition, without its index", unit="bytes", least=8

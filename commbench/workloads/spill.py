@@ -35,8 +35,6 @@ class Spill(ClusterWorkload):
 
     @dataclass(frozen=True, kw_only=True)
     class Params:
-        """The options of ``commbench run spill``."""
-
         factor: float = option(1.79, "size of the array over all workers' memory limits")
         chunk: int = option(16 << 20, "size of a chunk of the array", unit="bytes")
 

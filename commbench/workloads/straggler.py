@@ -37,8 +37,6 @@ class Straggler(ClusterWorkload):
 
     @dataclass(frozen=True, kw_only=True)
     class Params:
-        """The options of ``commbench run straggler``."""
-
         block_s: float = option(1.0, "time without its event loop", unit="seconds")
         period_s: float = option(1.5, "time from a block to the next", unit="seconds")
         steps: int = option(50, "arrays that each worker fetches", least=1)

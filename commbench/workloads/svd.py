@@ -44,8 +44,6 @@ class Svd(ArrayWorkload):
 
     @dataclass(frozen=True, kw_only=True)
     class Params:
-        """The options of ``commbench run svd``."""
-
         rows: int = option(400_000, "rows of x")
         columns: int = option(100, "columns of x, at most as many as rows", least=1)
         chunk_rows: int = option(10_000, "rows of a chunk of x")

@@ -36,8 +36,6 @@ class TinyTasks(ClusterWorkload):
 
     @dataclass(frozen=True, kw_only=True)
     class Params:
-        """The options of ``commbench run tiny-tasks``."""
-
         tasks: int = option(0, "tasks of an iteration; 0: 1,000, of mode single 100", least=0)
         mode: Literal["throughput", "first-result", "single"] = option(
             "throughput",

@@ -36,8 +36,6 @@ class TransposeSum(SquareWorkload):
 
     @dataclass(frozen=True, kw_only=True)
     class Params:
-        """The options of ``commbench run transpose-sum``."""
-
         size: int = option(16_000, "x has size x size numbers of 8 bytes", least=1)
         chunk: int = option(4_000, "side of a chunk of x, in numbers", least=1)
         operation: Literal["persist", "sum"] = option(
