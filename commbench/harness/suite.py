@@ -325,15 +325,7 @@ class GivenCluster:
 
 
 def scaled(params: Mapping[str, Any], rules: Mapping[str, str], scale: float) -> dict[str, Any]:
-    """Return `params` at this scale; those without a rule are not changed.
-
-    ============  ================================================================================
-    rule          a parameter p at scale s
-    ============  ================================================================================
-    ``linear``    p · s
-    ``root``      p · √s: the side of an array that is to have s times the bytes
-    ``largest``   a list of sizes without those above s times the largest
-    ============  ================================================================================
+    """Return `params` at this scale by the rules of ``docs/suites.md``; others are not changed.
 
     Parameters with the same rule keep their proportions: the smallest is rounded, and the others
     follow it, so that an array has as many chunks at every scale. The minimum is 1.
@@ -410,12 +402,7 @@ def choose_placement(
 
     With ``cpus_per_worker`` each worker has that number of CPUs to itself.
 
-    The file has a table for each worker, in the order of their names. All keys are optional::
-
-        [[worker]]
-        cpus = "0-19,40-59"  # the CPUs that it may use
-        gpu = 0              # by nvidia-smi's number
-        nic = "mlx5_0:1"     # for ucx: UCX_NET_DEVICES
+    The file, as in ``docs/topology.md``, has a table for each worker, in the order of their names.
 
     Raises
     ------
@@ -457,13 +444,7 @@ def choose_placement(
 
 
 def read_racks(path: Path) -> Mapping[str, tuple[str, ...]]:
-    """Return the hosts of each rack in a file: by name, address or pattern.
-
-    For example::
-
-        [racks]
-        a = ["node0*"]
-        b = ["10.0.1.*", "login1"]
+    """Return the hosts of each rack in a file, as in ``docs/topology.md``.
 
     Raises
     ------

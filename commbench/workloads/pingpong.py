@@ -1,14 +1,6 @@
 """``pingpong``: messages between two processes, over a sweep of message sizes, layer by layer.
 
-=============  ====================================================================================
-layer          what moves the message
-=============  ====================================================================================
-``raw``        the transport without Python's event loop: blocking sockets, ``ucx_perftest``, or
-               MPI in a loop of C; includes ``memcpy``, one copy within a process, as the floor
-``coroutine``  the backend's asynchronous send and receive, from buffer to buffer
-``comm``       Dask's ``write`` and ``read`` of one NumPy (or CuPy) array, with its serialization
-``worker``     one worker of a live cluster fetching a key from another
-=============  ====================================================================================
+``docs/measurements.md``, "What is timed", says what moves the message at each layer.
 
 Sizes, message counts and warm-up follow the OSU Micro-Benchmarks: sizes double from 1 B to 4 MiB,
 messages above 8 KiB are sent a tenth as often, and all modes but those of latency send a window

@@ -1,17 +1,7 @@
 """The devices and links of a host, and a parser for ``nvidia-smi topo -m``.
 
-This command prints the links between GPUs and NICs, and the CPUs near a GPU:
-
-=======  =====================================================================================
-class    what the bytes pass, shortened from nvidia-smi's legend
-=======  =====================================================================================
-``NV#``  a bonded set of # NVLinks
-``PIX``  at most one PCIe bridge (older: a single PCIe switch)
-``PXB``  several PCIe bridges, but no PCIe host bridge
-``PHB``  a PCIe host bridge, typically the CPU
-``NODE`` the interconnect between PCIe host bridges within a NUMA node
-``SYS``  the interconnect between NUMA nodes (QPI, UPI); older drivers say ``SOC``
-=======  =====================================================================================
+This command prints the links between GPUs and NICs, and the CPUs near a GPU. ``docs/topology.md``
+defines the classes of links; older drivers say ``SOC`` for ``SYS``.
 
 Columns are separated by tabs or, after a copy, by blanks. Newer drivers name NICs ``NIC0`` and have
 a legend with their names, older ones have no column ``NUMA Affinity``, and the published matrix of
