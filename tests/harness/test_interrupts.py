@@ -1,3 +1,4 @@
+import os
 import signal
 import time
 import weakref
@@ -63,6 +64,33 @@ def test_a_signal_that_nohup_ignores_stays_ignored():
     with interrupts.interruptible():
         signal.raise_signal(signal.SIGHUP)
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    with interrupts.terminated_as_interrupted():
+        signal.raise_signal(signal.SIGHUP)
+    assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.filterwarnings("ignore:.* is multi-threaded, use of fork:DeprecationWarning")
+def test_a_script_is_interrupted_once_by_what_would_end_it(number):
+    interrupted = 0
+    with interrupts.terminated_as_interrupted() as ignore_all:
+        if not (child := os.fork()):
+            # It ends as by itself.
+            try:
+                signal.raise_signal(number)
+            finally:
+                os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -number
+        # A terminal that is closed sends several.
+        for _ in range(3):
+            try:
+                signal.raise_signal(number)
+            except KeyboardInterrupt:
+                interrupted += 1
+        ignore_all()
+        signal.raise_signal(number)
+    assert interrupted == 1
+    assert signal.getsignal(number) is signal.SIG_DFL
 
 
 def test_ignored_signals_neither_end_the_process_nor_raise():
