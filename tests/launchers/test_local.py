@@ -11,6 +11,7 @@ import dask
 import distributed  # noqa: F401 - before a test changes its configuration
 import processes
 import pytest
+from launching import make_launch
 
 from commbench.backends import parse
 from commbench.errors import UsageError
@@ -19,7 +20,7 @@ from commbench.launchers import local
 from commbench.launchers.base import worker_preloads
 from commbench.launchers.local import LocalLauncher
 from commbench.machine import gpu, process
-from commbench.model import ClusterSpec, Launch, Placement
+from commbench.model import ClusterSpec, Placement
 
 # The processes of a launch have no warnings as errors and no captured output as pytest's has.
 PARENT = """
@@ -43,7 +44,7 @@ sys.exit(int(sys.argv[2]))
 
 
 CLUSTER = """
-import resource, sys
+import json, os, resource, sys
 from pathlib import Path
 from commbench.launchers.local import LocalLauncher
 from commbench.model import ClusterSpec
@@ -54,10 +55,18 @@ def page_faults():
         b"x" * (1 << 20)
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
+def settings():
+    from distributed.comm.utils import OFFLOAD_THRESHOLD
+    from distributed.protocol.utils import BIG_BYTES_SHARD_SIZE
+    return OFFLOAD_THRESHOLD, BIG_BYTES_SHARD_SIZE, os.environ.get("MKL_NUM_THREADS")
+
+def in_all(read):
+    return [client.run_on_scheduler(read), read(), *client.run(read).values()]
+
 spec = ClusterSpec(launcher_options={"start": sys.argv[1]})
 with LocalLauncher().start(spec, "tcp", Path.cwd()) as cluster:
     client = cluster.client
-    print(client.run_on_scheduler(page_faults), page_faults(), *client.run(page_faults).values())
+    print(json.dumps([in_all(page_faults), in_all(settings)]))
 """
 N_PAGES = 20 * (1 << 20) // resource.getpagesize()
 
@@ -139,43 +148,70 @@ def test_processes_with_a_gpu_or_a_placement_start_anew(spec, forked):
     assert bool(LocalLauncher().environment(spec)) == forked
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_only_workers_have_the_allocator_of_a_nanny(start, tag, tmp_path):
-    scheduler, client, *workers = count_page_faults(start, {}, tmp_path)
+def read(start, environ, folder):
+    """Return page faults and settings of the scheduler, the client, and two workers."""
+    tag = processes.Tag()
+    try:
+        output = subprocess.check_output(
+            [sys.executable, "-c", CLUSTER, start],
+            env={**environ, **tag.environ, process.MARK: "1"},
+            cwd=folder,
+            text=True,
+            timeout=processes.PATIENCE_SECONDS,
+        )
+    finally:
+        tag.end()
+    return json.loads(output)
+
+
+def inherited():
+    """Return this process's variables but those that a nanny here has set for good."""
+    return {k: v for k, v in os.environ.items() if "MALLOC" not in k and k != "MKL_NUM_THREADS"}
+
+
+@pytest.fixture(scope="module", params=["fork", "spawn"])
+def launched(request, tmp_path_factory):
+    """Return what the processes of a case with settings read."""
+    folder = tmp_path_factory.mktemp("launched")
+    spec = ClusterSpec(
+        launcher_options={"start": request.param}, dask_config={"distributed.comm.offload": "5MB"},
+        env={"DASK_DISTRIBUTED__COMM__SHARD": "3MB", "MKL_NUM_THREADS": "2"},
+    )  # fmt: skip
+    launch = make_launch(builders.case(cluster=spec))
+    with pytest.MonkeyPatch.context() as patch:
+        for name in os.environ.keys() - inherited().keys():
+            patch.delenv(name)
+        environ = runner.environment(launch, parse("tcp"), folder)
+    return read(request.param, environ, folder)
+
+
+def test_only_workers_have_the_allocator_of_a_nanny(launched):
+    scheduler, client, *workers = launched[0]
     assert min(workers) >= N_PAGES
     assert max(scheduler, client) < N_PAGES / 2
+
+
+def test_settings_that_are_read_at_import_reach_all_processes(launched):
+    assert launched[1] == [[5_000_000, 3_000_000, "2"]] * 4
 
 
 KEPT = ("mmap_threshold=33554432", "trim_threshold=67108864")
 
 
-@pytest.mark.parametrize("start", ["fork", "spawn"])
 @pytest.mark.parametrize(
-    ("given", "kept"),
+    ("start", "given", "kept"),
     [
-        ({"MALLOC_TRIM_THRESHOLD_": "67108864", "MALLOC_MMAP_THRESHOLD_": "131072"}, False),
-        ({"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_THRESHOLD_": "33554432"}, True),
-        ({"GLIBC_TUNABLES": ":".join(f"glibc.malloc.{each}" for each in KEPT)}, True),
+        *((start, {"MALLOC_TRIM_THRESHOLD_": "67108864", "MALLOC_MMAP_THRESHOLD_": "131072"}, False)
+          for start in ("fork", "spawn")),
+        ("fork", {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_THRESHOLD_": "33554432"},
+         True),
+        ("fork", {"GLIBC_TUNABLES": ":".join(f"glibc.malloc.{each}" for each in KEPT)}, True),
     ],
-)
-def test_all_processes_have_the_allocator_of_the_user(start, given, kept, tag, tmp_path):
-    counts = count_page_faults(start, given, tmp_path)
-    assert [count < N_PAGES / 2 for count in counts] == [kept] * 4
-
-
-def count_page_faults(start, given, tmp_path):
+)  # fmt: skip
+def test_all_processes_have_the_allocator_of_the_user(start, given, kept, tmp_path):
     spec = ClusterSpec(launcher_options={"start": start})
-    # A nanny within this process, e.g. another test's, sets its variables here for good.
-    inherited = {k: v for k, v in os.environ.items() if "MALLOC" not in k}
-    environ = {**LocalLauncher().environment(spec), **inherited, **given, process.MARK: "1"}
-    output = subprocess.check_output(
-        [sys.executable, "-c", CLUSTER, start],
-        env=environ,
-        cwd=tmp_path,
-        text=True,
-        timeout=processes.PATIENCE_SECONDS,
-    )
-    return [int(count) for count in output.split()]
+    counts, _ = read(start, LocalLauncher().environment(spec) | inherited() | given, tmp_path)
+    assert [count < N_PAGES / 2 for count in counts] == [kept] * 4
 
 
 def test_only_a_launch_forks(monkeypatch, tmp_path):
@@ -246,40 +282,6 @@ def test_preloads_of_the_configuration_come_before_those_of_the_workload(options
         ).values()
         assert names == [*preload, "colorsys"]
         assert client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.mine)
-
-
-READ = """
-import json, os, sys
-from pathlib import Path
-from commbench.launchers.local import LocalLauncher
-from commbench.model import ClusterSpec
-
-def read():
-    from distributed.comm.utils import OFFLOAD_THRESHOLD
-    from distributed.protocol.utils import BIG_BYTES_SHARD_SIZE
-    return OFFLOAD_THRESHOLD, BIG_BYTES_SHARD_SIZE, os.environ.get("MKL_NUM_THREADS")
-
-spec = ClusterSpec(launcher_options={"start": sys.argv[1]})
-with LocalLauncher().start(spec, "tcp", Path.cwd()) as cluster:
-    client = cluster.client
-    print(json.dumps([client.run_on_scheduler(read), *client.run(read).values()]))
-"""
-
-
-@pytest.mark.parametrize("start", ["fork", "spawn"])
-def test_settings_that_are_read_at_import_reach_all_processes(start, tag, tmp_path, monkeypatch):
-    monkeypatch.delenv("MKL_NUM_THREADS", raising=False)
-    spec = ClusterSpec(
-        launcher_options={"start": start}, dask_config={"distributed.comm.offload": "5MB"},
-        env={"DASK_DISTRIBUTED__COMM__SHARD": "3MB", "MKL_NUM_THREADS": "2"},
-    )  # fmt: skip
-    launch = Launch(case=builders.case(cluster=spec), index=0, block=0, position=0)
-    environ = runner.environment(launch, parse("tcp"), tmp_path) | {process.MARK: "1"}
-    output = subprocess.check_output(
-        [sys.executable, "-c", READ, start], env=environ, cwd=tmp_path, text=True,
-        timeout=processes.PATIENCE_SECONDS,
-    )  # fmt: skip
-    assert json.loads(output) == [[5_000_000, 3_000_000, "2"]] * 3
 
 
 def test_gpu_setup_comes_before_all_that_may_use_cuda():
