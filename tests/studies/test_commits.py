@@ -4,6 +4,7 @@ import subprocess
 import sys
 from itertools import islice
 
+import processes
 import pytest
 from repositories import Repository
 
@@ -58,6 +59,13 @@ def make(project, monkeypatch):
         return [side.python for side in made.values()], shown
 
     return pythons
+
+
+@pytest.fixture
+def only_worktrees(monkeypatch):
+    """Leave out the steps after git's, which take seconds."""
+    steps = commits._steps
+    monkeypatch.setattr(commits, "_steps", lambda *args: islice(steps(*args), 1))
 
 
 def number(python):
@@ -147,13 +155,13 @@ def test_a_checkout_whose_state_is_unknown_is_refused(make, project, monkeypatch
         make("old", "HEAD")
 
 
-def test_a_worktree_that_is_not_complete_is_made_again(make, project):
+def test_a_worktree_that_is_not_complete_is_made_again(make, only_worktrees):
     (python, _), _ = make("old", "old")
     folder = python.parents[2]
-    (folder / "source" / "commbench.py").unlink()
+    (file := folder / "source" / "commbench.py").unlink()
     (folder / "installed").unlink()
     make("old", "old")
-    assert number(python) == 1
+    assert file.read_text() == "number = 1\n"
 
 
 @pytest.mark.parametrize(
@@ -184,8 +192,11 @@ def test_an_invalid_project_is_refused_by_pip(tmp_path, monkeypatch):
     repository = Repository(tmp_path)
     repository.commit(**{"pyproject.toml": "<<<<<<< HEAD\n"})
     monkeypatch.chdir(repository.path)
-    monkeypatch.setattr(commits, "_commbench", lambda: str(tmp_path / "missing"))
-    with pytest.raises(UsageError, match="there is no environment of"):
+    # It makes an environment whose pip fails.
+    makes = 'mkdir -p "$4/bin" && ln -s "$(command -v false)" "$4/bin/python"'
+    python = processes.program(tmp_path / "python", makes)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with pytest.raises(UsageError, match=r"there is no environment of .*/python -m pip .* failed"):
         commits.environments({"base": "HEAD", "head": "HEAD"}, "--no-index .", [].append)
 
 
@@ -213,7 +224,9 @@ def test_a_python_is_taken_as_it_is(make, tmp_path, monkeypatch):
     assert make("./python", "python") == ([python, python], [])
 
 
-def test_a_worktree_of_the_user_whose_disk_is_away_stays_known(make, project, tmp_path):
+def test_a_worktree_of_the_user_whose_disk_is_away_stays_known(
+    make, project, only_worktrees, tmp_path
+):
     project.git("worktree", "add", "--quiet", tmp_path / "mine", "-b", "mine")
     (tmp_path / "mine").rename(tmp_path / "unmounted")
     commit = project.commit(**{"commbench.py": "number = 6\n"})
