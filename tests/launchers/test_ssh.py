@@ -42,7 +42,10 @@ def with_option(spec, **options):
     return replace(spec, launcher_options={**spec.launcher_options, **options})
 
 
-def test_variables_of_backend_case_and_user_are_forwarded(spec, tmp_path, monkeypatch, tag):
+def test_variables_and_the_configuration_are_forwarded_without_secrets(
+    spec, tmp_path, monkeypatch, tag
+):
+    """Other hosts lack folders of this one, and command lines are public."""
     monkeypatch.setenv(process.FORWARDED, "UCX_")
     monkeypatch.setenv("UCX_TLS", "tcp,sm")
     monkeypatch.setenv("UCX_LOG_FILE", str(tmp_path / "ucx-%p.log"))
@@ -53,14 +56,27 @@ def test_variables_of_backend_case_and_user_are_forwarded(spec, tmp_path, monkey
     monkeypatch.setenv("ODD", "a 'quoted' $word\tand more")
     odd = {"ODD": "overridden by the variable of this process"}
     requested = replace(spec, env=odd, memory_limit="300MB")
-    with SshLauncher().start(requested, "tcp", tmp_path) as cluster:
-        for environ in cluster.client.run(lambda: dict(os.environ)).values():
+    hidden = {"distributed.comm.mpi.key": "s3cret", "gateway.auth.kwargs.password": "pa55"}
+    stores = [{"password": "pa55", "name": "a store"}]
+    with (
+        dask.config.set({**hidden, "mine.name": "x-y", "mine.stores": stores}),
+        SshLauncher().start(requested, "tcp", tmp_path) as cluster,
+    ):
+        assert all(dask.config.get(key) == value for key, value in hidden.items())
+        workers = cluster.client.run(lambda: dict(os.environ)).values()
+        scheduler = cluster.client.run_on_scheduler(lambda: dict(os.environ))
+        for environ in workers:
             assert environ["UCX_TLS"] == "tcp,sm"
             assert environ["DASK_DISTRIBUTED__ADMIN__TICK__LIMIT"] == "'7s'"
             assert environ["OMP_NUM_THREADS"] == "1"
             assert environ["ODD"] == "a 'quoted' $word\tand more"
-            # Other hosts lack the folder; command lines are public.
             assert not {"UCX_LOG_FILE", *secrets} & set(environ)
+        for environ in (scheduler, *workers):
+            config = dask.config.deserialize(environ["DASK_INTERNAL_INHERIT_CONFIG"])
+            assert dask.config.get("mine.name", config=config) == "x-y"
+            assert not any(dask.config.get(key, None, config=config) for key in hidden)
+            assert dask.config.get("mine.stores", config=config) == [{"name": "a store"}]
+            assert "ensure-deterministic" in config["tokenize"]
         assert sorted(cluster.names.values()) == ["0", "1"]
         workers = members.workers_by_address(cluster.client).values()
         assert {worker["memory_limit"] for worker in workers} == {300_000_000}
@@ -68,26 +84,6 @@ def test_variables_of_backend_case_and_user_are_forwarded(spec, tmp_path, monkey
         pids = cluster.foreign_pids
     assert len(pids) == 3
     processes.until(lambda: not any(map(processes.lives, pids)), "the end of all processes")
-
-
-def test_secrets_of_the_configuration_are_in_no_command(spec, tmp_path, tag):
-    secrets = {"distributed.comm.mpi.key": "s3cret", "gateway.auth.kwargs.password": "pa55"}
-    stores = [{"password": "pa55", "name": "a store"}]
-    with (
-        dask.config.set({**secrets, "mine.name": "x-y", "mine.stores": stores}),
-        SshLauncher().start(spec, "tcp", tmp_path) as cluster,
-    ):
-        environs = [
-            cluster.client.run_on_scheduler(lambda: dict(os.environ)),
-            *cluster.client.run(lambda: dict(os.environ)).values(),
-        ]
-        assert all(dask.config.get(key) == value for key, value in secrets.items())
-    for environ in environs:
-        config = dask.config.deserialize(environ["DASK_INTERNAL_INHERIT_CONFIG"])
-        assert dask.config.get("mine.name", config=config) == "x-y"
-        assert not any(dask.config.get(key, None, config=config) for key in secrets)
-        assert dask.config.get("mine.stores", config=config) == [{"name": "a store"}]
-        assert "ensure-deterministic" in config["tokenize"]
 
 
 def test_what_tasks_print_is_logged_and_stops_no_worker(spec, tmp_path, tag):
@@ -143,11 +139,6 @@ def test_the_reason_why_a_host_did_not_start_is_in_the_error(option, message, sp
         SshLauncher().start(with_option(spec, **option), "tcp", tmp_path)
 
 
-def test_the_check_of_host_keys_can_be_switched_off(spec, tmp_path):
-    cluster = SshLauncher().start(with_option(spec, known_hosts="None"), "tcp", tmp_path)
-    cluster.close()
-
-
 def test_workers_that_do_not_come_in_time_are_counted(spec, tmp_path, monkeypatch, tag):
     python, started = tmp_path / "python", tmp_path / "started"
     processes.program(python, LATE_WORKER.format(python=sys.executable, started=started))
@@ -166,13 +157,17 @@ def test_workers_that_do_not_come_in_time_are_counted(spec, tmp_path, monkeypatc
         SshLauncher().start(late, "tcp", tmp_path)
 
 
-def test_as_many_log_in_at_a_time_as_sshd_admits(spec, tmp_path, monkeypatch, tag):
+def test_as_many_log_in_at_a_time_as_sshd_admits_also_without_a_check_of_host_keys(
+    spec, tmp_path, monkeypatch, tag
+):
     """By default sshd drops connections once ten log in."""
+    unchecked = with_option(replace(spec, n_workers=2), known_hosts="None")
     logging_in, most = 0, 0
     connect = asyncssh.connect
 
     async def counted(*args, **kwargs):
         nonlocal logging_in, most
+        assert kwargs["known_hosts"] is None
         logging_in += 1
         most = max(most, logging_in)
         await asyncio.sleep(0.1)
@@ -183,7 +178,7 @@ def test_as_many_log_in_at_a_time_as_sshd_admits(spec, tmp_path, monkeypatch, ta
 
     monkeypatch.setattr(asyncssh, "connect", counted)
     monkeypatch.setattr(ssh, "_MAX_LOGINS", 1)
-    with SshLauncher().start(replace(spec, n_workers=2), "tcp", tmp_path) as cluster:
+    with SshLauncher().start(unchecked, "tcp", tmp_path) as cluster:
         assert len(cluster.names) == 2
     assert most == 1
 
