@@ -43,12 +43,9 @@ def test_the_interval_of_a_ratio_covers_it_in_95_percent(n, sigma):
     assert hits >= 400 * 0.95 - 9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("n", "sigma"),
-    [
-        (6, 0.1),
-        *(pytest.param(n, x, marks=pytest.mark.slow) for n in (6, 10, 30) for x in (0.03, 0.5)),
-    ],
+    ("n", "sigma"), [(6, 0.1), *((n, sigma) for n in (6, 10, 30) for sigma in (0.03, 0.5))]
 )
 def test_equal_cases_rarely_differ(n, sigma):
     dice = np.random.default_rng(n + 1)

@@ -11,7 +11,7 @@ from commbench.stats.comparison import compare_pairs
 from commbench.stats.inference import MANN_WHITNEY, SIGNED_RANK, detectable_shift
 
 
-@pytest.mark.parametrize("n", [6, 10, 30])
+@pytest.mark.parametrize("n", [6, 30])
 @pytest.mark.parametrize("test", [MANN_WHITNEY, SIGNED_RANK])
 def test_a_detectable_shift_is_found_with_its_probability(test, n):
     shift, rng, n_trials = detectable_shift(test, n, n, 0.05), np.random.default_rng(1), 600
@@ -37,7 +37,7 @@ def side(name, factor, deviation, n_launches, rng):
     return builders.make_side(builders.case(name), "workload", 8, samples)
 
 
-@pytest.mark.parametrize(("n_launches", "deviation"), [(6, 0.1), (10, 0.05), (20, 0.1)])
+@pytest.mark.parametrize(("n_launches", "deviation"), [(6, 0.1), (20, 0.1)])
 def test_a_detectable_ratio_gets_a_verdict(n_launches, deviation):
     rng, detectable, n_found = np.random.default_rng(2), 0.0, 0
     for factor in [1.0] * 40 + [0.0] * 80:

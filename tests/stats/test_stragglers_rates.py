@@ -85,7 +85,9 @@ def test_false_slow_pairs_of_wide_noise(n_workers, noise, recorded):
     assert accused <= 0.2
 
 
-@pytest.mark.parametrize("n_workers", [2, 3, 4, pytest.param(8, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "n_workers", [2, 4, *(pytest.param(n, marks=pytest.mark.slow) for n in (3, 8))]
+)
 def test_no_pair_of_equally_fast_noisy_workers_is_named(n_workers, recorded):
     accused, _, _ = judged(clusters(n_workers, 400, recorded), 0.2, 1.0)
     assert accused <= 0.05
