@@ -375,11 +375,7 @@ def start(tmp_path, tag):
 
 @pytest.mark.parametrize(
     ("given", "number"),
-    [
-        ({}, signal.SIGINT),
-        ({"deaf": True}, signal.SIGINT),
-        ({"in_background": True}, signal.SIGTERM),
-    ],
+    [({"deaf": True}, signal.SIGINT), ({"in_background": True}, signal.SIGTERM)],
 )
 def test_interrupt_ends_the_measurement_and_keeps_earlier_blocks(
     start, tmp_path, tag, given, number
