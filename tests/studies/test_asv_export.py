@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -21,11 +22,10 @@ MEDIANS = [1.0, 1.1, 1.2, 1.3, 1.4, 1.5]
 class Project(Repository):
     """A project with some commits, and runs that were measured in its checkout."""
 
-    def __init__(self, folder, n_commits=3):
+    def __init__(self, folder, checkout):
+        shutil.copytree(checkout.path, folder / checkout.path.name)
         super().__init__(folder)
-        self.runs = folder / "runs"
-        for number in range(n_commits):
-            self.commit(file=str(number))
+        self.runs, self.commits = folder / "runs", checkout.commits
         self.configure_asv(benchmark_dir=str(folder / "none"))
 
     def run(self, commit, factor=1.0, cases=MERGES, *, records=None, dirty=False):
@@ -65,9 +65,17 @@ class Project(Repository):
         return json.loads(file.read_text())
 
 
+@pytest.fixture(scope="module")
+def checkout(tmp_path_factory):
+    repository = Repository(tmp_path_factory.mktemp("checkout"))
+    for number in range(3):
+        repository.commit(file=str(number))
+    return repository
+
+
 @pytest.fixture
-def project(tmp_path):
-    return Project(tmp_path)
+def project(tmp_path, checkout):
+    return Project(tmp_path, checkout)
 
 
 def test_asv_publishes_the_same_medians(project):
@@ -118,10 +126,16 @@ def test_runs_of_one_commit_are_joined(project):
     commit = project.commits[0]
     project.export(project.run(commit))
     project.export(project.run(commit, 2.0, (MERGES[1], builders.case("mpi", params={"rows": 1}))))
-    project.export(project.run(commit, cases=(PINGPONG,)))
-    project.asv("publish", "--no-pull")
-    ((_, values),) = project.graphs("workloads.track_merge")
-    assert values == pytest.approx([1.25, 2.5, 2.5])
+    file = Path(project.export(project.run(commit, cases=(PINGPONG,))).stdout.strip())
+    content = json.loads(file.read_text())
+    rows = {
+        name: dict(zip(content["result_columns"], row, strict=True))
+        for name, row in content["results"].items()
+    }
+    assert {*rows} == {"workloads.track_merge", "workloads.track_pingpong"}
+    merges = rows["workloads.track_merge"]
+    assert merges["params"][0] == ["'tcp'", "'ucx'", "'mpi'"]
+    assert merges["result"] == pytest.approx([1.25, 2.5, 2.5])
     assert len(json.loads((project.results / "benchmarks.json").read_text())) == 3
 
 
