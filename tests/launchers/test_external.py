@@ -146,31 +146,30 @@ def test_the_scheduler_cleans_up_after_a_killed_launch(dask_cluster, owner, tmp_
     )
 
 
-def test_a_worker_that_leaves_is_reported_as_a_death(tmp_path, monkeypatch):
+def test_a_worker_that_leaves_is_a_death_and_one_before_the_launch_refuses_it(
+    tmp_path, monkeypatch
+):
     messages = []
     monkeypatch.setattr(process, "_on_death", None)
     monkeypatch.setattr(process, "_reported", False)
     process.on_death(messages.append)
-    with (
-        dask_clusters.started(tmp_path) as cluster,
-        ExternalLauncher().start(spec(cluster), "tcp", tmp_path),
-    ):
-        cluster.workers[1].send_signal(signal.SIGKILL)
-        (message,) = processes.until(lambda: messages, "the report")
+
+    def leave(launched, _):
+        """Be waiting for other clients meanwhile."""
+        cluster.workers[2].terminate()
+        processes.until(lambda: len(launched.client.nthreads()) == 2, "a worker left")
+
+    with dask_clusters.started(tmp_path, n_workers=3) as cluster:
+        with monkeypatch.context() as patch:
+            patch.setattr(external.ExternalCluster, "_refuse_busy", leave)
+            with pytest.raises(LaunchError, match="left or joined the cluster before"):
+                ExternalLauncher().start(spec(cluster, n_workers=3), "tcp", tmp_path)
+        assert not messages
+        with ExternalLauncher().start(spec(cluster), "tcp", tmp_path):
+            cluster.workers[1].send_signal(signal.SIGKILL)
+            (message,) = processes.until(lambda: messages, "the report")
     assert "worker their-1 (" in message
     assert "left the cluster while it was needed" in message
-
-
-def test_a_worker_that_leaves_while_other_clients_are_waited_for_is_noticed(tmp_path, monkeypatch):
-    with dask_clusters.started(tmp_path) as cluster:
-
-        def wait(launched, _):
-            cluster.workers[1].terminate()
-            processes.until(lambda: len(launched.client.nthreads()) == 1, "a worker left")
-
-        monkeypatch.setattr(external.ExternalCluster, "_refuse_busy", wait)
-        with pytest.raises(LaunchError, match="left or joined the cluster before"):
-            ExternalLauncher().start(spec(cluster), "tcp", tmp_path)
 
 
 def test_a_scheduler_that_sends_no_events_is_refused(dask_cluster, tmp_path, monkeypatch):

@@ -14,15 +14,7 @@ from commbench.harness.cases import cases_for
 from commbench.launchers import mpirun
 from commbench.launchers.mpirun import MpirunLauncher
 from commbench.machine import installed, process
-from commbench.model import (
-    ClusterSpec,
-    CoreUse,
-    Failure,
-    Launch,
-    Sample,
-    TransportUsed,
-    registry,
-)
+from commbench.model import ClusterSpec, CoreUse, Failure, Launch, Sample, TransportUsed
 
 needs_mpi = pytest.mark.skipif(
     importlib.util.find_spec("dask_mpi") is None, reason="dask-mpi is not installed"
@@ -118,7 +110,14 @@ def test_hydra_detects_no_job_if_ranks_are_to_run_on_this_host(mpiexec_arguments
 
 
 @needs_mpi
-def test_ranks_stay_on_this_host_within_a_job_of_slurm(tmp_path, monkeypatch, tag):
+def test_ranks_stay_on_this_host_within_a_job_of_slurm_and_one_that_leaves_is_reported_as_a_death(
+    tmp_path, monkeypatch, tag
+):
+    """Its rank, and so mpiexec, waits in MPI_Finalize."""
+    messages = []
+    monkeypatch.setattr(process, "_on_death", None)
+    monkeypatch.setattr(process, "_reported", False)
+    process.on_death(messages.append)
     called = tmp_path / "called"
     processes.program(tmp_path / "srun", f"touch {called}; exit 1")
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
@@ -128,6 +127,9 @@ def test_ranks_stay_on_this_host_within_a_job_of_slurm(tmp_path, monkeypatch, ta
     with MpirunLauncher().start(ClusterSpec(launcher="mpirun"), "tcp", tmp_path) as cluster:
         assert len(cluster.names) == 2
         assert not cluster.remote_members
+        cluster.client.retire_workers([next(iter(cluster.names))])
+        (message,) = processes.until(lambda: messages, "the report")
+    assert "left the cluster while it was needed" in message
     assert not called.exists()
 
 
@@ -170,20 +172,6 @@ def test_open_mpi_does_not_bind_a_rank_with_all_its_threads_to_a_core(name, mpie
 def test_open_mpi_starts_more_ranks_than_cores(mpiexec_arguments):
     arguments = mpiexec_arguments("mpiexec (Open MPI) 5.0.8", n_workers=999)
     assert arguments[2:6] == ["--map-by", ":OVERSUBSCRIBE", "-n", "1000"]
-
-
-@needs_mpi
-def test_a_worker_that_leaves_is_reported_as_a_death(tmp_path, monkeypatch, tag):
-    """Its rank, and so mpiexec, waits in MPI_Finalize."""
-    messages = []
-    monkeypatch.setattr(process, "_on_death", None)
-    monkeypatch.setattr(process, "_reported", False)
-    process.on_death(messages.append)
-    spec = ClusterSpec(launcher="mpirun")
-    with registry.load("launcher", "mpirun")().start(spec, "tcp", tmp_path) as cluster:
-        cluster.client.retire_workers([next(iter(cluster.names))])
-        (message,) = processes.until(lambda: messages, "the report")
-    assert "left the cluster while it was needed" in message
 
 
 @needs_mpi
