@@ -303,14 +303,6 @@ def test_repeated_interrupts_leave_a_readable_run(line):
     assert_nothing_left(line, running)
 
 
-def test_a_run_whose_progress_nobody_reads_any_more_goes_on(line):
-    running = line.start("run", "merge", "--backends", "fake", "--launches", "3")
-    running.until_record("Sample")
-    running.child.stderr.close()
-    assert running.finish().status == 0
-    assert len(running.records("LaunchEnd")) == 3
-
-
 def test_an_interrupt_that_ends_the_reader_too_leaves_a_report(line):
     """As Ctrl-C does with ``2>&1 | tee log``."""
     running = line.start(*HANGING)
