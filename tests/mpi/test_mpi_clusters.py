@@ -210,12 +210,12 @@ def test_client_in_the_event_loop_of_the_scheduler() -> None:
 
 @scenario(120)
 def test_worker_announces_the_interface_that_faces_its_scheduler() -> None:
-    async def host_of(protocol: str, host: str) -> str:
+    async def announced(host: str) -> str:
         async with (
-            Scheduler(host=host, protocol=protocol, port=0, dashboard_address=":0") as scheduler,
+            Scheduler(host=host, protocol="mpi", port=0, dashboard_address=":0") as scheduler,
             Worker(scheduler.address, nthreads=1) as worker,
         ):
             return str(get_address_host(worker.address))
 
     for host in sorted(addresses()):
-        assert asyncio.run(host_of("mpi", host)) == asyncio.run(host_of("tcp", host)) == host
+        assert asyncio.run(announced(host)) == host
