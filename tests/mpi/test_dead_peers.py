@@ -202,8 +202,7 @@ async def test_a_peer_lives_though_no_file_can_be_opened_to_see_it() -> None:
         assert shared_memory.segments() == local.segments
 
 
-@scenario(60)
-async def test_memory_that_a_connect_needs_stays_though_its_peer_has_died() -> None:
+def test_memory_that_a_connect_needs_stays_though_its_peer_has_died() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     number = libc.shmget(0, 4096, 0o600)
     try:
