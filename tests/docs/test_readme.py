@@ -3,14 +3,18 @@
 It is that of the reference run which the README names.
 """
 
-import os
+import contextlib
 import re
 import runpy
-import subprocess
 import sys
+from pathlib import Path
 
 import pages
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import processes
 
 README = pages.ROOT / "README.md"
 SHOWN = re.compile(r"(?<=```\n)\w+ · .*?(?=\n```)", re.DOTALL)
@@ -19,10 +23,10 @@ SHOWN = re.compile(r"(?<=```\n)\w+ · .*?(?=\n```)", re.DOTALL)
 def report():
     """Return what ``commbench report`` prints of the README's run, down to the times."""
     run = re.search(r"results/reference/[\w-]+", README.read_text(encoding="utf-8"))[0]
-    command = [sys.executable, "-m", "commbench.cli", "report", run]
-    environment = {**os.environ, "COLUMNS": "80"}
-    text = subprocess.check_output(command, env=environment, text=True, cwd=pages.ROOT)
-    return "\n".join(line.rstrip() for line in text.splitlines())
+    with contextlib.chdir(pages.ROOT):
+        result = processes.invoke("report", run)
+    assert result.exit_code == 0, result.output
+    return "\n".join(line.rstrip() for line in result.stdout.splitlines())
 
 
 def test_the_readme_shows_the_beginning_of_the_report_of_its_reference_run():
