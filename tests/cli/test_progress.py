@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import builders
 import pytest
+from launching import make_launch
 
 from commbench.cli import progress
 from commbench.model import Launch, Manifest, Phase, Stopping, Suite
@@ -79,7 +80,7 @@ def test_a_resumed_run_has_spent_a_part_of_its_budget(shown):
 
 def test_the_time_left_is_that_of_the_backends_still_to_come():
     slow = replace(CASE, backend="ucx")
-    launches = [Launch(case=case, index=0, block=0, position=0) for case in (CASE, slow, slow)]
+    launches = [make_launch(case) for case in (CASE, slow, slow)]
     remaining = progress._Remaining(Suite(name="s", cases=(CASE, slow)), launches)
     assert remaining.after(builders.end(CASE, seconds=10.0)) == "40 s left"
     assert remaining.after(builders.end(slow, seconds=30.0)) == "30 s left"

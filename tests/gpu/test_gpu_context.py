@@ -6,13 +6,14 @@ from types import ModuleType, SimpleNamespace
 
 import fake_machine
 import pytest
+from launching import make_launch
 
 from commbench import backends
 from commbench.errors import LaunchError, UnavailableError
 from commbench.harness import runner
 from commbench.harness.measure import conditions
 from commbench.machine import gpu
-from commbench.model import Case, ClusterSpec, Launch, Setting
+from commbench.model import Case, ClusterSpec, Setting
 
 SPEC = ClusterSpec(device="gpu", rmm_pool="1GB")
 _NAMES = ("cupy", "cupyx", "rmm", "numba", "dask_cuda")
@@ -104,9 +105,7 @@ def test_a_pool_that_does_not_fit_is_an_error_with_its_size(set_up):
 
 def test_the_environment_of_a_launch_has_the_options_of_ucx_and_rmm(tmp_path):
     case = Case(workload="merge", backend="ucx:tcp+nvlink", cluster=SPEC)
-    variables = runner.environment(
-        Launch(case=case, index=0, block=0, position=0), backends.parse(case.backend), tmp_path
-    )
+    variables = runner.environment(make_launch(case), backends.parse(case.backend), tmp_path)
     assert '"before_cuda": "distributed_ucxx.ucxx:init_once"' in variables["COMMBENCH_GPU"]
     assert '"rmm_pool": "1GB"' in variables["COMMBENCH_GPU"]
     assert variables["DASK_DISTRIBUTED__WORKER__MEMORY__SPILL"] == "False"
@@ -119,9 +118,7 @@ def checked(spec, *described):
     rows = {f"tcp://10.0.0.1:{number}": row for number, row in enumerate(described)}
     names = {where: str(number) for number, where in enumerate(rows)}
     cluster = SimpleNamespace(names=names, client=SimpleNamespace(run=lambda _: rows))
-    launch = Launch(
-        case=Case(workload="merge", backend="tcp", cluster=spec), index=0, block=0, position=0
-    )
+    launch = make_launch(Case(workload="merge", backend="tcp", cluster=spec))
     records = []
     conditions.validate_gpus(launch, cluster, records.append)
     return records

@@ -12,6 +12,7 @@ import builders
 import processes
 import psutil
 import pytest
+from launching import make_launch
 
 from commbench import backends
 from commbench.errors import LaunchError, ResultsError
@@ -352,7 +353,7 @@ def test_every_launch_has_its_environment(tmp_path, monkeypatch):
 
 def test_all_layers_of_a_ping_pong_have_the_variables_of_workers(tmp_path):
     (case,) = cases_for("pingpong", ["tcp"], {"layers": ("raw",)}, ClusterSpec())
-    launch = Launch(case=case, index=0, block=0, position=0)
+    launch = make_launch(case)
     environ = runner.environment(launch, backends.parse("tcp"), tmp_path)
     assert nanny_environment().keys() <= environ.keys()
 

@@ -13,6 +13,7 @@ import distributed
 import processes
 import pytest
 from distributed import Client
+from launching import make_launch
 
 from commbench import backends
 from commbench.conformance import check_launcher
@@ -24,7 +25,7 @@ from commbench.harness.transfers import TransferLog
 from commbench.launchers import external, members
 from commbench.launchers.external import ExternalLauncher
 from commbench.machine import process
-from commbench.model import ClusterSpec, Failure, Launch, Sample
+from commbench.model import ClusterSpec, Failure, Sample
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +136,7 @@ def test_the_scheduler_cleans_up_after_a_killed_launch(dask_cluster, owner, tmp_
     before = without_log_entries(cluster_state.snapshot(owner))
     assert before["scheduler"]["task stream"] == 100_000
     (case,) = cases_for("merge", ["tcp"], {"rows": 20_000}, spec(dask_cluster), iterations=5000)
-    records = runner.run_plan([Launch(case=case, index=0, block=0, position=0)], tmp_path)
+    records = runner.run_plan([make_launch(case)], tmp_path)
     next(record for record in records if isinstance(record, Sample))
     assert "commbench-cleaner" in cluster_state.snapshot(owner)["scheduler"]["plugins"]
     (launch,) = [each for each in tag.processes() if each.role == "launch"]

@@ -14,13 +14,14 @@ from unittest.mock import Mock
 import dask
 import processes
 import pytest
+from launching import make_launch
 
 from commbench.errors import LaunchError, UnavailableError, UsageError
 from commbench.harness import runner
 from commbench.harness.cases import cases_for
 from commbench.launchers import jobqueue, local, members
 from commbench.machine import process
-from commbench.model import ClusterSpec, Launch, Sample, registry
+from commbench.model import ClusterSpec, Sample, registry
 
 # Imported before a test changes its configuration, which would remove its defaults.
 pytest.importorskip("dask_jobqueue")
@@ -279,7 +280,7 @@ def test_a_launch_cancels_its_jobs_when_the_runner_is_gone(install, tmp_path, mo
     # How long the launch may take for it before it is killed.
     monkeypatch.setattr(runner, "_UNDO_SECONDS", 120.0)
     (case,) = cases_for("merge", ["tcp"], {"rows": 20_000}, spec("slurm"), iterations=5000)
-    plan = [Launch(case=case, index=0, block=0, position=0)]
+    plan = [make_launch(case)]
     records = runner.run_plan(plan, tmp_path / "run")
     next(record for record in records if isinstance(record, Sample))
     records.close()

@@ -2,6 +2,7 @@ import builders
 import dask
 import pytest
 from distributed import Client, LocalCluster
+from launching import make_launch
 
 from commbench import backends
 from commbench.backends.tcp import TcpBackend
@@ -9,14 +10,10 @@ from commbench.errors import UsageError
 from commbench.harness import runner
 from commbench.harness.cases import cases_for
 from commbench.launchers.members import forwarded_env, workers_by_address
-from commbench.model import ClusterSpec, Launch
+from commbench.model import ClusterSpec
 from commbench.mpi import device
 
 KEY = "DASK_DISTRIBUTED__COMM__MPI__KEY"
-
-
-def launch_of(case):
-    return Launch(case=case, index=0, block=0, position=0)
 
 
 def test_workers_are_known_while_the_client_updates_its_cache():
@@ -40,7 +37,7 @@ def test_variables_of_backend_and_case_are_forwarded_and_no_others(tmp_path, mon
     monkeypatch.setenv("UCX_TLS", "tcp")
     monkeypatch.setenv("PRIVATE", "no")
     case = builders.case(cluster=ClusterSpec(env={"OF_CASE": "1"}))
-    environ = runner.environment(launch_of(case), Fabric(), tmp_path)
+    environ = runner.environment(make_launch(case), Fabric(), tmp_path)
     forwarded = forwarded_env(environ, case.cluster.env, {"OMP_NUM_THREADS": "1"})
     assert {"FI_PROVIDER", "FABRIC", "OF_CASE", "OMP_NUM_THREADS"} <= forwarded.keys()
     assert not forwarded.keys() & {"UCX_TLS", "PRIVATE", "COMMBENCH_SCRATCH"}
@@ -53,7 +50,7 @@ def test_variables_of_backend_and_case_are_forwarded_and_no_others(tmp_path, mon
 )
 def test_variables_of_the_library_of_a_backend_are_forwarded(name, variable, tmp_path, monkeypatch):
     monkeypatch.setenv(variable, "x")
-    environ = runner.environment(launch_of(builders.case(name)), backends.parse(name), tmp_path)
+    environ = runner.environment(make_launch(builders.case(name)), backends.parse(name), tmp_path)
     assert variable in forwarded_env(environ, {}, {})
 
 

@@ -7,6 +7,7 @@ from unittest.mock import Mock
 import builders
 import processes
 import pytest
+from launching import make_launch
 
 from commbench import backends
 from commbench.errors import LaunchError, UnavailableError, UsageError
@@ -14,7 +15,7 @@ from commbench.harness.cases import cases_for
 from commbench.launchers import mpirun
 from commbench.launchers.mpirun import MpirunLauncher
 from commbench.machine import installed, process
-from commbench.model import ClusterSpec, CoreUse, Failure, Launch, Sample, TransportUsed
+from commbench.model import ClusterSpec, CoreUse, Failure, Sample, TransportUsed
 
 needs_mpi = pytest.mark.skipif(
     importlib.util.find_spec("dask_mpi") is None, reason="dask-mpi is not installed"
@@ -29,7 +30,7 @@ def records(tmp_path_factory):
     cluster = ClusterSpec(launcher="mpirun")
     params = {"rows": 10_000, "shuffle": "tasks"}
     (case,) = cases_for("merge", ["mpi"], params, cluster, iterations=2)
-    plan = [Launch(case=case, index=0, block=0, position=0)]
+    plan = [make_launch(case)]
     return builders.measured(plan, tmp_path_factory.mktemp("world"))
 
 

@@ -5,6 +5,7 @@ from itertools import chain
 import click
 import dask
 import pytest
+from launching import make_launch
 
 from commbench import backends
 from commbench.errors import UsageError
@@ -13,7 +14,7 @@ from commbench.harness import runner
 from commbench.harness.cases import cases_for
 from commbench.launchers import members
 from commbench.launchers.local import LocalLauncher
-from commbench.model import Case, ClusterSpec, Launch, Placement
+from commbench.model import Case, ClusterSpec, Placement
 from commbench.model.plan import _field
 from commbench.stats.selection import describe_settings
 from commbench.workloads.merge import Merge
@@ -108,7 +109,7 @@ def test_dask_configuration_and_memory_limit_reach_all_processes(tmp_path, monke
         memory_limit="300 MB",
     )
     case = Case(workload="merge", backend="tcp", cluster=spec)
-    launch = Launch(case=case, index=0, block=0, position=0)
+    launch = make_launch(case)
     for name, value in runner.environment(launch, backends.parse("tcp"), tmp_path).items():
         monkeypatch.setenv(name, value)
 

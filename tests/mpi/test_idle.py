@@ -4,12 +4,13 @@ import statistics
 from pathlib import Path
 
 import pytest
+from launching import make_launch
 from scenarios import scenario
 
 from commbench import backends
 from commbench.harness.measure.conditions import measure_idle
 from commbench.launchers.local import LocalLauncher
-from commbench.model import Case, ClusterSpec, Launch
+from commbench.model import Case, ClusterSpec
 
 SPEC = ClusterSpec(n_workers=4)
 
@@ -22,7 +23,7 @@ def idle_cores(name, scratch):
         for variable, value in backend.environment("cpu", scratch).items():
             patch.setenv(variable, value)
         with LocalLauncher().start(SPEC, backend.protocol, scratch) as cluster:
-            launch = Launch(case=Case(workload="", backend=name), index=0, block=0, position=0)
+            launch = make_launch(Case(workload="", backend=name))
             cost = measure_idle(launch, cluster.cpu_seconds, cluster.n_processes, seconds=10.0)
     return cost.cpu_seconds / cost.seconds
 
