@@ -361,6 +361,18 @@ def launches(
     return records
 
 
+def disturbed(case: Case) -> list[Record]:
+    """Return launches 6 and 7, which are slow because others used the cores half of the time."""
+    return [
+        record
+        for launch in (6, 7)
+        for record in (
+            sample(case, 9.0, launch=launch), core_use(case, others=0.5, launch=launch),
+            end(case, launch=launch),
+        )
+    ]  # fmt: skip
+
+
 def rivals(
     medians: Mapping[str, Iterable[float]], workload: str = "merge", **given: Any
 ) -> tuple[list[Case], list[Record]]:

@@ -366,14 +366,7 @@ def test_a_limit_of_the_file_outranks_the_spread(path, tmp_path):
 
 
 def test_launches_that_others_disturbed_are_left_out(path, tmp_path):
-    disturbed = [
-        record
-        for launch in (6, 7)
-        for record in (
-            builders.sample(CASES[0], 9.0, launch=launch), builders.end(CASES[0], launch=launch),
-            builders.core_use(CASES[0], launch=launch, others=0.5),
-        )
-    ]  # fmt: skip
+    disturbed = builders.disturbed(CASES[0])
     records = [*disturbed, *builders.launches(CASES[0], [2.0] * 6)]
     run = builders.written(tmp_path, CASES[:1], records, environment=NODE1).path
     written = check(run, "--write-reference", tmp_path / "new.toml")

@@ -632,16 +632,8 @@ def test_other_numbers_of_iterations_are_a_warning(n, warns, old, tmp_path):
 
 
 def test_disturbed_launches_are_left_out_and_named(old, tmp_path):
-    disturbed = [
-        record
-        for case in CASES
-        for record in (
-            *(builders.sample(case, 9.0, launch=launch) for launch in (6, 7)),
-            *(builders.core_use(case, launch=launch, others=0.5) for launch in (6, 7)),
-            *(builders.end(case, launch=launch) for launch in (6, 7)),
-        )
-    ]
-    new = write(tmp_path, "new", 1.0, records=disturbed)
+    disturbed = [record for case in CASES for record in builders.disturbed(case)]
+    new = write(tmp_path, "new", records=disturbed)
     result = compare(old, new)
     assert result.exit_code == 0
     assert "the second run: left out, because others had over 10%" in result.stdout

@@ -233,15 +233,7 @@ def test_damaged_file_of_asv_is_named_and_kept(project, content):
 
 def test_launches_that_others_disturbed_are_not_exported(project):
     (case,) = MERGES[:1]
-    disturbed = [
-        record
-        for launch in (6, 7)
-        for record in (
-            builders.sample(case, 9.0, launch=launch), builders.end(case, launch=launch),
-            builders.core_use(case, launch=launch, others=0.5),
-        )
-    ]  # fmt: skip
-    records = [*disturbed, *builders.launches(case, [1.0] * 6)]
+    records = [*builders.disturbed(case), *builders.launches(case, [1.0] * 6)]
     result = project.export(project.run(project.commits[0], cases=(case,), records=records))
     assert "left out, because others had over 10%" in result.stderr
     assert "of the cores: launches of merge over tcp 6, 7" in result.stderr
