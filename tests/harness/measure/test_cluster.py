@@ -1,5 +1,4 @@
 import gc
-import threading
 import time
 from collections import deque
 from typing import ClassVar
@@ -9,6 +8,7 @@ import processes
 import pytest
 from distributed import wait
 from launching import make_launch, select
+from spinning import spin, spin_in_threads
 
 from commbench.errors import LaunchError, VerificationError
 from commbench.harness.measure import cluster as measuring
@@ -42,21 +42,6 @@ def make(number):
 def look(data):
     """Return what shows that the data arrived."""
     return data[0], len(data)
-
-
-def spin(cpu_seconds, n_threads):
-    """Use the processor for that long in each thread."""
-
-    def loop():
-        began = time.thread_time()
-        while time.thread_time() - began < cpu_seconds:
-            pass
-
-    threads = [threading.Thread(target=loop) for _ in range(n_threads)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
 
 
 class Base(ClusterWorkload):
@@ -110,7 +95,7 @@ class Spins(Base):
     """Every worker uses the processor for 0.3 s in each of two threads."""
 
     def build(self):
-        return tuple(self.call_on(w, spin, 0.3, 2, key=f"spin-{w}") for w in "01")
+        return tuple(self.call_on(w, spin_in_threads, 0.3, 2, key=f"spin-{w}") for w in "01")
 
 
 class Fails(Moves):
@@ -324,7 +309,7 @@ def test_the_idle_cost_includes_what_a_busy_process_uses(cluster, measured):
 
     quiet = measure_idle(launch, *members, 0.3)
     before = used()
-    busy = client.submit(spin, 1.0, 1, workers=[address], pure=False)
+    busy = client.submit(spin, 1.0, workers=[address], pure=False)
     processes.until(lambda: used() > before + 0.1, "the task")
     began = used()
     cost = measure_idle(launch, *members, 0.3)

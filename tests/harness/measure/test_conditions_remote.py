@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 from distributed import wait
 from launching import make_launch, select
+from spinning import spin
 
 from commbench.harness.cases import cases_for, make_workload
 from commbench.harness.measure import conditions
@@ -21,13 +22,6 @@ from commbench.machine.environment import kernel_id
 from commbench.model import ClusterSpec, CoreUse, Sample, ThreadTime
 
 SECONDS = 0.4
-
-
-def spin(seconds):
-    """Use the processor of this thread."""
-    began = time.thread_time()
-    while time.thread_time() - began < seconds:
-        pass
 
 
 def make_case():

@@ -17,6 +17,7 @@ import pytest
 from distributed import Worker, get_worker, worker_client
 from distributed.threadpoolexecutor import ThreadPoolExecutor
 from launching import select
+from spinning import spin
 
 from commbench import stats
 from commbench.harness.measure import plugins
@@ -29,13 +30,6 @@ from commbench.workloads.base import ClusterWorkload, Context
 SECONDS = 0.4
 # What a worker does besides, on a machine with other work.
 SLACK = 0.2
-
-
-def spin(seconds):
-    """Use the processor of this thread."""
-    began = time.thread_time()
-    while time.thread_time() - began < seconds:
-        pass
 
 
 def spin_in_a_task(seconds):
