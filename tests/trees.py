@@ -10,6 +10,13 @@ import pytest
 
 DGX1 = Path(__file__).parent / "topology/dgx1.txt"
 """What ``nvidia-smi topo -m`` prints on a DGX-1, as published."""
+ROWS = """\
+0, Fake GPU, GPU-aaaa, 00000000:00:00.0, 81559, 570.86
+1, Fake GPU, GPU-bbbb, 00000000:01:00.0, 81559, 570.86
+"""
+"""What nvidia-smi says of two GPUs."""
+MATRIX = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV2\t0-1\nGPU1\tNV2\t X \t0-1\n"
+"""Two NVLinks join them."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +72,9 @@ def two_sockets(root: Path, cards: Iterable[Card] = (), *, n_nodes: int = 2) -> 
     return root
 
 
-def nvidia_smi(folder: Path, patch: pytest.MonkeyPatch, rows: str, matrix: str) -> None:
+def nvidia_smi(
+    folder: Path, patch: pytest.MonkeyPatch, rows: str = ROWS, matrix: str = MATRIX
+) -> None:
     """Put an nvidia-smi first on the PATH that knows these GPUs and this matrix."""
     folder.mkdir(exist_ok=True)
     (folder / "gpus").write_text(rows)

@@ -14,18 +14,13 @@ from commbench.machine import environment
 from commbench.model import ClusterSpec, Failure, Record
 
 FAKES = Path(__file__).parent / "fakes"
-ROWS = """\
-0, Fake GPU, GPU-aaaa, 00000000:00:00.0, 81559, 570.86
-1, Fake GPU, GPU-bbbb, 00000000:01:00.0, 81559, 570.86
-"""
-MATRIX = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \tNV2\t0-1\nGPU1\tNV2\t X \t0-1\n"
 
 
-def two_gpus(folder: Path, patch: pytest.MonkeyPatch, rows: str = ROWS) -> None:
+def two_gpus(folder: Path, patch: pytest.MonkeyPatch, rows: str = trees.ROWS) -> None:
     """Let nvidia-smi tell of two GPUs, and the processes that this one starts import the fakes."""
     if importlib.util.find_spec("numba_cuda"):
         pytest.skip("numba-cuda is installed, which replaces numba.cuda of the fakes")
-    trees.nvidia_smi(folder / "bin", patch, rows, MATRIX)
+    trees.nvidia_smi(folder / "bin", patch, rows)
     patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     fakes = os.pathsep.join([str(FAKES), os.environ.get("PYTHONPATH", "")])
     patch.setenv("PYTHONPATH", fakes.rstrip(os.pathsep))
