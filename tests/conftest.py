@@ -32,6 +32,19 @@ collect_ignore = ["gpu/fakes", "cli/scripts"]
 collect_ignore_glob = ["*/conftest.py"]
 """They have one name, so that of several only one can be searched for doctests."""
 
+_LONGEST = (
+    "test_profile.py", "test_profile_command.py", "test_pairing_faults.py", "test_golden.py",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the longest files: with several processes one of them would be alone at the end.
+
+    The order of all others stays.
+    """
+    rank = {name: number for number, name in enumerate(_LONGEST)}
+    items.sort(key=lambda item: rank.get(item.path.name, len(rank)))
+
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
