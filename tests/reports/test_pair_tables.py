@@ -145,8 +145,9 @@ def test_a_slow_worker_is_one_finding(recorded):
     ("n_workers", "times", "launches", "n_ok", "lines"),
     [
         (2, 3, 6, 6, []),
-        (3, 3, 6, 6, ["No pair of workers is slower than chance explains: a transfer of the "
-                      "slowest one takes 1.0 times as long as that of the median one"]),
+        (3, 3, 6, 6, ["No pair of workers is slow (1.5 times the usual time, and beyond chance): "
+                      "a transfer of the slowest one takes 1.0 times as long as that of the "
+                      "median one"]),
         (3, 3, 5, 5, ["No pair of workers stands out in 5 launches; one that is little slower "
                       "takes more to be named (--launches 6)"]),
         (3, 3, 6, 1, ["No pair of workers stands out in 1 launch; one that is little slower "

@@ -140,7 +140,7 @@ def test_keywords_are_what_can_be_given_by_name(write, parameters, names):
 def test_keywords_keep_their_case_and_texts_their_units(write, monkeypatch):
     write("def main(client, N=1000, chunk_bytes='128MiB', timeout_s=1): pass")
     suites = []
-    monkeypatch.setattr(run_command, "start", lambda suite, _: suites.append(suite) or 0)
+    monkeypatch.setattr(run_command, "start", lambda suite, _, **__: suites.append(suite) or 0)
     command = ("run", "job.py", "--N", "2e3", "--chunk-bytes", "1GB", "--timeout-s", "120")
     assert processes.invoke(*command).exit_code == 0
     (case,) = suites[0].cases
