@@ -110,10 +110,10 @@ def tables(rows: list[dict[str, Any]]) -> str:
             f"`prove` cured: {_rate(cured[present])} with the rules as they are now, "
             f"{_rate(cured[~present])} earlier; useless remedies that it did "
             f"not confirm: {_rate(useless['right'])}, and of which it said that each saves less "
-            f"than 5 %: {_rate(said)}, undecided about the others. Predicted effects within the interval of the "
-            f"measured gain: {_rate(within[is_present])}, and the middle of that interval within "
-            f"the predicted range: {_rate(in_range[is_present])}; earlier estimates: "
-            f"{_rate(within[~is_present])} and {_rate(in_range[~is_present])}.{left_out}"
+            f"than 5 %: {_rate(said)}, undecided about the others. Predicted effects within the "
+            f"interval of the measured gain: {_rate(within[is_present])}, and the middle of that "
+            f"interval within the predicted range: {_rate(in_range[is_present])}; earlier "
+            f"estimates: {_rate(within[~is_present])} and {_rate(in_range[~is_present])}.{left_out}"
         )
         lines = [rates, "", *lines, "", outcomes.origin(every)]
     return "\n".join(lines)
