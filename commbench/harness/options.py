@@ -278,10 +278,11 @@ def _statistics(workload: type[Workload] | None) -> list[click.Option]:
         what = "Timed calls per launch."
     without, budget = "without a budget.", ""
     if workload is not None and can_choose(workload):
-        without = "instead of a budget, or of a single case."
+        without = "if no budget chooses them."
         budget = (
-            "with several cases, unless --launches or --iterations is given: "
-            f"{Stopping().budget_s / 60:.0f}m or more"
+            "with several cases (not numbers of workers, nor batch jobs), unless --launches or "
+            f"--iterations is given: {Stopping().budget_s / 60:.0f}m or more; with --detect: "
+            f"{Stopping().budget_s / 60:.0f}m"
         )
     return [
         *quick,

@@ -52,7 +52,7 @@ MAX_CALLS = 32
 MAX_LOST = 60
 """The number of slots, of these 100, that a process may leak."""
 MAX_KEPT = 256
-"""The number of failed calls whose peers have not confirmed yet that they send no more."""
+"""The failed calls and handshakes whose peers have not confirmed that they send no more."""
 LATE_S, N_LATE = 1.0, 64
 """How long MPI may need to receive what the peer sent before it confirmed that, and the least tests
 of a request: on a busy machine a thread may make few in that time.
@@ -133,7 +133,7 @@ class Calls:
             self.n_worlds += 1
 
     def count_kept(self, change: int) -> None:
-        """Count a thread that stays after its call (1), or ends (-1)."""
+        """Count a failed call or handshake until its peer confirms its end: 1, then -1."""
         with self._lock:
             self.n_kept += change
 

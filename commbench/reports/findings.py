@@ -67,7 +67,7 @@ def sentence(run: Run, findings: Sequence[Finding]) -> str:
     ]  # fmt: skip
     shared.sort(key=lambda each: each.effect.rank)
     others = [
-        f"{names[each.case_id]} {each.effect.share:.0%}" if each.effect.is_known
+        f"{names[each.case_id]} {str(each.effect).partition(' (')[0]}" if each.effect.is_known
         else names[each.case_id]
         for each in (*findings[1:], *shared)
     ]  # fmt: skip

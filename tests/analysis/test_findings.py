@@ -424,7 +424,7 @@ def test_threads_without_tasks_that_hold_the_gil_are_found():
 
     finding = found(CASE, [*busy, *other("other", 5.0, 1.0)])["background-threads"]
     assert finding.effect.share == pytest.approx((0.3 + 0.5) / 2)
-    assert "use 0.5 cores of a worker, whose tasks sleep up to 60%" in finding.statement
+    assert "use 0.5 cores of a worker; on one, tasks sleep 60% of the time" in finding.statement
     # Threads of libraries don't need the GIL, and Dask's threads use little.
     assert "background-threads" not in found(CASE, [*busy, *other("native", 5.0, 5.0)])
     assert "background-threads" not in found(CASE, [*busy, *other("other", 0.9, 0.9)])

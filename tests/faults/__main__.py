@@ -21,7 +21,16 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "tests" / folder) for folder in (".", "faults")]
 
 import outcomes  # noqa: E402
-from faults import FAULTS, NEAR_LIMIT, SHARES, TRIALS, Outcome, is_validation, possible  # noqa: E402
+from faults import (  # noqa: E402
+    FAULTS,
+    NEAR_LIMIT,
+    SHARES,
+    TRIALS,
+    Fault,
+    Outcome,
+    is_validation,
+    possible,
+)  # fmt: skip
 from outcomes import rate  # noqa: E402
 
 from commbench.model import registry  # noqa: E402
@@ -109,11 +118,12 @@ def tables(rows: list[dict[str, Any]]) -> str:
             f"Healthy runs with a finding: {_rate(~healthy['right'].astype(bool))}. Faults that "
             f"`prove` cured: {_rate(cured[present])} with the rules as they are now, "
             f"{_rate(cured[~present])} earlier; useless remedies that it did "
-            f"not confirm: {_rate(useless['right'])}, and of which it said that each saves less "
-            f"than 5 %: {_rate(said)}, undecided about the others. Predicted effects within the "
-            f"interval of the measured gain: {_rate(within[is_present])}, and the middle of that "
-            f"interval within the predicted range: {_rate(in_range[is_present])}; earlier "
-            f"estimates: {_rate(within[~is_present])} and {_rate(in_range[~is_present])}.{left_out}"
+            f"not confirm: {_rate(useless['right'])}; of those whose words were kept it said that "
+            f"each saves less than 5 %: {_rate(said)}, and was undecided about the others. "
+            "Predicted effects within the interval of the measured gain: "
+            f"{_rate(within[is_present])}, and the middle of that interval within the predicted "
+            f"range: {_rate(in_range[is_present])}; earlier estimates: "
+            f"{_rate(within[~is_present])} and {_rate(in_range[~is_present])}.{left_out}"
         )
         lines = [rates, "", *lines, "", outcomes.origin(every)]
     return "\n".join(lines)
@@ -173,16 +183,20 @@ def _valid(proofs: pd.DataFrame) -> pd.DataFrame:
 def _is_present(rule: str, commit: str) -> bool:
     """Return whether the code of a rule is as it was at a commit."""
     module = registry.loadable("rule")[rule].find.__module__.rpartition(".")[2]
-    return _code(module, commit) == _code(module)
+    any_words = vars(Fault)["named"]
+    faults = (each for name, each in FAULTS.items() if rule in (name, each.rule))
+    has_words = any(each.named is not any_words for each in faults)
+    return _code(module, has_words, commit) == _code(module, has_words)
 
 
 @functools.cache
-def _code(module: str, commit: str = "") -> str:
+def _code(module: str, has_words: bool, commit: str = "") -> str:
     """Return a rule's code, with that of rules it asks and what all share, at a commit or as it is.
 
     Comments, the words of remedies and doubts, and the methods of `CaseRecords` that these don't
-    reach are left out.
+    reach are left out, and unless a trial `has_words` to look for, those of statements.
     """
+    words = {"remedy", "doubt", *["statement"] * (not has_words)}
     trees, asked = dict[str, ast.Module](), {module, "rule", "__init__"}
     while asked:
         trees |= {name: ast.parse(_source(name, commit)) for name in sorted(asked)}
@@ -202,7 +216,7 @@ def _code(module: str, commit: str = "") -> str:
         part.body = [each for each in part.body if getattr(each, "name", "__init__") in reached]
     for call in (node for tree in trees.values() for node in ast.walk(tree)):
         if isinstance(call, ast.Call):
-            call.keywords = [word for word in call.keywords if word.arg not in ("remedy", "doubt")]
+            call.keywords = [word for word in call.keywords if word.arg not in words]
     return "".join(map(ast.dump, (*trees.values(), records)))
 
 

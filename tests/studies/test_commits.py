@@ -1,5 +1,6 @@
 """``commbench ab`` makes an environment for each commit that it compares."""
 
+import shutil
 import subprocess
 import sys
 from itertools import islice
@@ -193,7 +194,7 @@ def test_an_invalid_project_is_refused_by_pip(tmp_path, monkeypatch):
     repository.commit(**{"pyproject.toml": "<<<<<<< HEAD\n"})
     monkeypatch.chdir(repository.path)
     # It makes an environment whose pip fails.
-    makes = 'mkdir -p "$4/bin" && ln -s "$(command -v false)" "$4/bin/python"'
+    makes = f'mkdir -p "$4/bin" && ln -s {shutil.which("false")} "$4/bin/python"'
     python = processes.program(tmp_path / "python", makes)
     monkeypatch.setattr(sys, "executable", str(python))
     with pytest.raises(UsageError, match=r"there is no environment of .*/python -m pip .* failed"):

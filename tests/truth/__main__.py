@@ -175,8 +175,7 @@ def resampled(table: pd.DataFrame) -> tuple[str, str]:
 Each share is of all windows of consecutive blocks (a launch of each backend) from the {len(pool)}
 blocks of {len(trials)} trials of equal backends, with five looks. For *detected*, one backend's
 times are multiplied by 0.9 or 0.85. The intervals are for as many windows as don't overlap.
-*Precise*: the ratio's standard error is at most 2 %. `make run` compares four backends in about as
-many blocks as the shorter runs, and can miss more: its report says what. `commbench compare`
+*Precise*: the ratio's standard error is at most 2 %. `commbench compare`
 without `--control` calls successive runs of tcp different in {rate(differ)}.
 
 | `--budget` | false difference (goal: ≤ 5 %) | 10 % detected (≥ 80 %) | 15 % detected (≥ 95 %) \
@@ -217,11 +216,11 @@ def launches(table: pd.DataFrame) -> str:
     return f"""
 ## Forked and fresh processes
 
-**{found}.** The local launcher forks its processes, which saves their imports; launches could then
-vary less than those of users do. {len(trials)} trials measured a merge with forked and with fresh
+**{found}.** The local launcher forks its processes, so launches could vary less than those of
+users do. {len(trials)} trials measured a merge with forked and with fresh
 processes in turns. The standard deviation between launches was {sd["fork"]:.1%} with forked and
 {sd["spawn"]:.1%} with fresh ones: {ratio:.2f} times as much, 95 % interval {low:.2f} to {high:.2f}
-(F distribution, {free["fork"]} and {free["spawn"]} degrees of freedom).
+(F, {free["fork"]} and {free["spawn"]} degrees of freedom).
 """
 
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -97,8 +97,8 @@ def tiny_tasks() -> Any:
     return da.ones(10_000, chunks=1).sum(split_every=100)
 
 
-def user_code(build: Callable[[], Any], pairs: int, folder: Path) -> Iterator[tuple[str, float]]:
-    """Yield the median shares that ``commbench.profile`` adds: of wall time, of CPU time."""
+def user_code(build: Callable[[], Any], pairs: int, folder: Path) -> tuple[float, float]:
+    """Return the median shares that ``commbench.profile`` adds: of wall time, of CPU time."""
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
         Client(cluster) as client,
@@ -114,7 +114,8 @@ def user_code(build: Callable[[], Any], pairs: int, folder: Path) -> Iterator[tu
                 with commbench.profile(client, output=output) if profiled else _nothing():
                     measured[profiled] = _seconds(client, pids, build)
             ratios.append(np.divide(measured[True], measured[False]))
-    yield from zip(("wall", "CPU"), np.median(ratios, axis=0) - 1, strict=True)
+    wall, cpu = np.median(ratios, axis=0) - 1
+    return float(wall), float(cpu)
 
 
 def _nothing() -> contextlib.AbstractContextManager[None]:

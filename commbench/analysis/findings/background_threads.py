@@ -39,7 +39,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     blocked = workers["blocked_s"] / workers["wall_s"]
     yield Finding(
         statement="Python threads that run no task use "
-        f"{busy:.1f} cores of a worker, whose tasks sleep up to "
+        f"{busy:.1f} cores of a worker; on one, tasks sleep "
         f"{blocked.groupby(level=_WINDOW).max().median():.0%} of the time, as for the GIL",
         evidence="threads: cpu_seconds of the role other; profile: blocked",
         effect=case.effect(average, worst),

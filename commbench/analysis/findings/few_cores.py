@@ -41,9 +41,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         evidence=f"profile: no core, {case.share('queue_s').median():.0%} of a task thread's time",
         effect=case.effect(waits),
         remedy=remedy,
-        doubt="no run with more cores has tested this; other programs may use these cores (see "
-        "top). Fewer workers would wait less, but "
-        "each would do more: --workers measures it",
+        doubt="no run has tested this; other programs may use these cores (see top). Fewer "
+        "workers would wait less, but each would do more: --workers measures it",
     )
 
 

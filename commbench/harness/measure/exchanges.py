@@ -270,7 +270,9 @@ async def open_conversation(
         comm = await connect(address, **Security().get_connection_args("worker"))
         return CommConversation(comm, backend, workload, mode)
     endpoints = backend.endpoints(layer)
-    assert isinstance(endpoints, Endpoints)
+    assert isinstance(endpoints, Endpoints), (
+        f"{backend.head} has no Endpoints at the layer {layer}: unavailable_layer must say so"
+    )
     endpoint = await endpoints.connect(address)
     if workload.context.device == "gpu":
         endpoint = DeviceEndpoint(endpoint)

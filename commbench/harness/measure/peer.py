@@ -299,7 +299,9 @@ async def serve(layer: str, backend: Backend, ip: str = "127.0.0.1") -> AsyncIte
             yield listener.contact_address
     else:
         endpoints = backend.endpoints(layer)
-        assert isinstance(endpoints, Endpoints)
+        assert isinstance(endpoints, Endpoints), (
+            f"{backend.head} has no Endpoints at the layer {layer}: unavailable_layer must say so"
+        )
         async with endpoints.listen(_endpoint_answers, ip) as address:
             yield address
 

@@ -44,8 +44,6 @@ _MAX_TASKS = 20
 """The maximum names in the table of tasks."""
 _NEAR = 0.8
 """The share of the largest increase from which the second one is named, too."""
-_WORTH_NAMING = 0.2
-"""The share of the whole increase from which idle time is named, too."""
 BAR = "bar"
 """The column that figures make unnecessary."""
 _LONGEST_BAR, _SHORTEST_BAR = 16, 6
@@ -406,17 +404,19 @@ def _cause(
     causes_s = more_s.drop("idle")
     if causes_s.iloc[0] < more_s["idle"] / 2:
         causes_s = more_s
-    named = [
-        f"{format_seconds(seconds)} {DOING[str(part)]}"
-        for part, seconds in causes_s.head(2).items()
-        if seconds > max(0.0, _NEAR * causes_s.iloc[0])
-    ]
-    if not named:
+    named_s = causes_s.head(2)
+    named_s = named_s[named_s > max(0.0, _NEAR * causes_s.iloc[0])]
+    if named_s.empty:
         return ""
     slow, fast, total = backends[slow_id], backends[fast_id], format_seconds(more_s.sum())
-    if "idle" not in causes_s and more_s["idle"] > _WORTH_NAMING * more_s.sum():
-        named.append(f"{format_seconds(more_s['idle'])} idle")
-    return f"{slow} takes {total} longer than {fast}, of which {', '.join(named)}"
+    if "idle" not in causes_s and more_s["idle"] > _NEAR * causes_s.iloc[0]:
+        named_s = pd.concat([named_s, more_s[["idle"]]])
+    # Other parts may be shorter.
+    of_it = " of it" if named_s.sum() < more_s.sum() else ""
+    named = [(format_seconds(s), DOING[str(part)]) for part, s in named_s.items()]
+    (first_s, first), *rest = named
+    parts = [f"{first_s}{of_it} {first}", *(" ".join(each) for each in rest)]
+    return f"{slow} takes {total} longer than {fast}: {', '.join(parts)}"
 
 
 def _percent(share: float) -> str:
