@@ -100,7 +100,9 @@ def tiny_tasks() -> Any:
 def user_code(build: Callable[[], Any], pairs: int, folder: Path) -> tuple[float, float]:
     """Return the median shares that ``commbench.profile`` adds: of wall time, of CPU time."""
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs="error"
+        ) as cluster,
         Client(cluster) as client,
     ):
         pids = [client.run_on_scheduler(os.getpid), *client.run(os.getpid).values()]

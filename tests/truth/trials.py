@@ -483,7 +483,7 @@ def user_code_overhead(seed: int, folder: Path) -> Iterator[Outcome]:
     """Measure computations with and without ``commbench.profile``."""
     kinds = (
         (overhead.merge, "a merge", 60, 0.03), (overhead.array, "an array job", 60, 0.03),
-        (overhead.tiny_tasks, "10,000 tiny tasks", 8, 0.08),
+        (overhead.tiny_tasks, "10,000 tiny tasks", 4, 0.08),
     )  # fmt: skip
     build, name, pairs, most = kinds[seed % 3]
     wall, cpu = overhead.user_code(build, pairs, folder)
