@@ -63,6 +63,13 @@ def make(project, monkeypatch):
 
 
 @pytest.fixture
+def quick_venv(tmp_path, monkeypatch):
+    """Make virtual environments without the seconds that they take, and with a pip that fails."""
+    makes = f'mkdir -p "$4/bin" && ln -sf {shutil.which("false")} "$4/bin/python"'
+    monkeypatch.setattr(sys, "executable", str(processes.program(tmp_path / "venv", makes)))
+
+
+@pytest.fixture
 def only_worktrees(monkeypatch):
     """Leave out the steps after git's, which take seconds."""
     steps = commits._steps
@@ -110,14 +117,14 @@ def test_a_project_that_requires_commbench_gets_the_one_that_is_here(
     ],
 )
 def test_an_environment_stays_until_the_commbench_in_it_changes(
-    name, origin, stays, tmp_path, monkeypatch
+    name, origin, stays, quick_venv, tmp_path, monkeypatch
 ):
     running, repository = tmp_path / "commbench/studies/commits.py", Repository(tmp_path)
     running.parent.mkdir(parents=True)
     repository.commit(**{"pyproject.toml": PROJECT.replace("commbench", name)})
     steps, shown = commits._steps, []
     monkeypatch.chdir(repository.path)
-    # The worktree alone.
+    # Without pip.
     monkeypatch.setattr(commits, "_steps", lambda *args: islice(steps(*args), 2))
     monkeypatch.setattr(commits, "_commbench", lambda: origin)
     monkeypatch.setattr(commits, "__file__", str(running))
@@ -127,7 +134,7 @@ def test_an_environment_stays_until_the_commbench_in_it_changes(
     assert len(shown) == (1 if stays else 2)
 
 
-def test_an_environment_of_another_python_is_made_anew(tmp_path, monkeypatch):
+def test_an_environment_of_another_python_is_made_anew(quick_venv, tmp_path, monkeypatch):
     repository, steps, shown = Repository(tmp_path), commits._steps, []
     repository.commit(**{"pyproject.toml": PROJECT})
     monkeypatch.chdir(repository.path)
@@ -189,14 +196,10 @@ def test_a_project_that_is_no_package_is_refused_before_its_environment(tmp_path
     assert not [*repository.path.glob("build/commits/*/env")]
 
 
-def test_an_invalid_project_is_refused_by_pip(tmp_path, monkeypatch):
+def test_an_invalid_project_is_refused_by_pip(quick_venv, tmp_path, monkeypatch):
     repository = Repository(tmp_path)
     repository.commit(**{"pyproject.toml": "<<<<<<< HEAD\n"})
     monkeypatch.chdir(repository.path)
-    # It makes an environment whose pip fails.
-    makes = f'mkdir -p "$4/bin" && ln -s {shutil.which("false")} "$4/bin/python"'
-    python = processes.program(tmp_path / "python", makes)
-    monkeypatch.setattr(sys, "executable", str(python))
     with pytest.raises(UsageError, match=r"there is no environment of .*/python -m pip .* failed"):
         commits.environments({"base": "HEAD", "head": "HEAD"}, "--no-index .", [].append)
 
