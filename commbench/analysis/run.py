@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
+from warnings import catch_warnings, filterwarnings
 
 from commbench import model, stats, workloads
 from commbench.errors import ResultsError
@@ -251,7 +252,10 @@ class Run:
     def _diagnosis(self) -> tuple[list[model.Finding], list[str]]:
         from commbench.analysis import findings
 
-        return findings.find(self)
+        with catch_warnings():
+            # Older versions of pandas warn of the median of values that are all unknown.
+            filterwarnings("ignore", "Mean of empty slice", RuntimeWarning)
+            return findings.find(self)
 
     @cached_property
     def warnings(self) -> tuple[str, ...]:
