@@ -111,17 +111,16 @@ def user_code(build: Callable[[], Any], pairs: int, folder: Path) -> tuple[float
         for number in range(pairs):
             measured = {}
             for profiled in (number % 2 == 0, number % 2 == 1):
-                # An output is new.
-                output = folder / str(number)
-                with commbench.profile(client, output=output) if profiled else _nothing():
+                recorded = (
+                    commbench.profile(client, output=folder / str(number))
+                    if profiled
+                    else contextlib.nullcontext()
+                )
+                with recorded:
                     measured[profiled] = _seconds(client, pids, build)
             ratios.append(np.divide(measured[True], measured[False]))
     wall, cpu = np.median(ratios, axis=0) - 1
     return float(wall), float(cpu)
-
-
-def _nothing() -> contextlib.AbstractContextManager[None]:
-    return contextlib.nullcontext()
 
 
 def _seconds(client: Client, pids: list[int], build: Callable[[], Any]) -> tuple[float, float]:

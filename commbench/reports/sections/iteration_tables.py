@@ -413,9 +413,10 @@ def _cause(
         named_s = pd.concat([named_s, more_s[["idle"]]])
     # Other parts may be shorter.
     of_it = " of it" if named_s.sum() < more_s.sum() else ""
-    named = [(format_seconds(s), DOING[str(part)]) for part, s in named_s.items()]
-    (first_s, first), *rest = named
-    parts = [f"{first_s}{of_it} {first}", *(" ".join(each) for each in rest)]
+    parts = [
+        f"{format_seconds(seconds)}{of_it * (number == 0)} {DOING[str(part)]}"
+        for number, (part, seconds) in enumerate(named_s.items())
+    ]
     return f"{slow} takes {total} longer than {fast}: {', '.join(parts)}"
 
 
