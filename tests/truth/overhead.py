@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import statistics
@@ -101,7 +102,10 @@ def user_code(build: Callable[[], Any], pairs: int, folder: Path) -> tuple[float
     """Return the median shares that ``commbench.profile`` adds: of wall time, of CPU time."""
     with (
         LocalCluster(
-            n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs="error"
+            n_workers=2,
+            threads_per_worker=1,
+            dashboard_address="127.0.0.1:0",
+            silence_logs=logging.ERROR,
         ) as cluster,
         Client(cluster) as client,
     ):
