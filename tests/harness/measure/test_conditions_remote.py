@@ -8,7 +8,6 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from distributed import wait
 from launching import make_launch, select
 from spinning import spin
 
@@ -33,7 +32,7 @@ def make_case():
 
 def spin_on(cluster, worker):
     """Let that worker use a core for a while."""
-    wait(cluster.client.submit(spin, SECONDS, workers=[cluster.addresses[worker]], pure=False))
+    cluster.client.submit(spin, SECONDS, workers=[cluster.addresses[worker]], pure=False).result()
 
 
 @pytest.mark.parametrize("worker", ["0", "1"])
@@ -48,13 +47,19 @@ def test_cpu_time_counts_once_wherever_the_worker_is(cluster, request, worker):
     assert far.n_processes == 4
 
 
-def test_each_other_host_has_a_record_of_its_cores(far):
+def test_each_other_host_has_a_record_of_its_cores(far, monkeypatch):
+    readings = []
+    real = conditions.core_use
+    monkeypatch.setattr(
+        conditions, "core_use", lambda *given: readings.append(given[1:]) or real(*given)
+    )
     seen = conditions.Conditions(make_launch(make_case(), 2))
     # The first call imports this module.
     far.client.run(spin, 0.0)
     with seen.on(far):
         spin_on(far, "1")
         spin_on(far, "0")
+    assert len(seen.remote_use) == 1, readings
     (use,) = seen.remote_use
     assert isinstance(use, CoreUse)
     assert (use.host, use.launch) == (os.uname().nodename, 2)
