@@ -9,6 +9,7 @@ it arrives.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import enum
 import os
 import struct
@@ -217,6 +218,12 @@ class Control(asyncio.Protocol):
         if kind not in expected:
             raise ProtocolError(f"the peer sent {kind.name} out of order")
         return kind, body
+
+    async def receive_last(self) -> None:
+        """Receive until the peer says that it failed, or its end of the connection is closed."""
+        with contextlib.suppress(OSError):
+            while True:
+                await self.receive(*Kind)
 
     def raise_if_failed(self) -> None:
         """Raise what `receive` would raise now."""

@@ -310,9 +310,7 @@ class _Handshake:
         async def finish() -> None:
             CALLS.count_kept(1)
             try:
-                with contextlib.suppress(OSError):
-                    while True:
-                        await control.receive(*Kind)
+                await control.receive_last()
                 SENDERS.discard(sender)
             finally:
                 CALLS.count_kept(-1)
@@ -406,9 +404,7 @@ class _Handshake:
                 if not isinstance(communicator, OSError):
                     free(communicator)
                 self._send_failed(error)
-                with contextlib.suppress(OSError):
-                    while True:
-                        await control.receive(*Kind)
+                await control.receive_last()
                 end.is_confirmed.set()
                 if sender is not None:
                     SENDERS.discard(sender)
