@@ -139,7 +139,7 @@ def prove(ctx: click.Context, /, run: Path, backend: str, trials: int, **given: 
 
     The present state and each remedy are measured in turns, in fresh clusters. The best one is
     measured again, and its settings are printed. By default it takes five minutes, or longer if six
-    launches of each take longer.
+    launches of each take longer, and twice as long again for remedies that are undecided then.
     """
     from commbench.analysis.comparability import environments
     from commbench.machine import environment
@@ -155,11 +155,23 @@ def prove(ctx: click.Context, /, run: Path, backend: str, trials: int, **given: 
             f"{run} was measured in another environment, so its predictions are left out: {named}",
             err=True,
         )
-    if options.stopping(given) is None and given["launches"] is None:
+    by_default = options.stopping(given) is None and given["launches"] is None
+    if by_default:
         case_id = proof.trials[0].finding.case_id
         given["budget"] = proof_s(data, case_id, len(proof.suite.cases))
     measured = _measure(ctx, data, _with(proof.suite, given), given)
     compared = study.results(measured, proof)
+    open_ = [(trial, c) for trial, c in compared if study.may_help(c)]
+    if by_default and open_ and study.winner(compared) is None:
+        given["budget"] *= 2
+        left = replace(proof, trials=tuple(trial for trial, _ in open_))
+        names = ", ".join(trial.name for trial in left.trials)
+        minutes = math.ceil(given["budget"] / 60)
+        click.echo(f"undecided, and so measured again, for {minutes} min: {names}", err=True)
+        # Launches added to those that decided nothing would be tested once too often.
+        measured = _measure(ctx, data, _with(left.suite, given), given)
+        decided = [pair for pair in compared if pair not in open_]
+        compared = study.sort([*decided, *study.results(measured, left)])
     click.echo(f"{proof.present.workload} over {proof.present.backend}, as it is, and with:")
     for trial, c in compared:
         effect = trial.finding.effect

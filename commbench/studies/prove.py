@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -160,7 +160,11 @@ def results(
     """
     every = run.comparisons if min_effect is None else stats.comparisons(run, min_effect)
     by_candidate = {c.candidate_id: c for c in every if c.baseline_id == proof.present.id}
-    pairs = [(t, by_candidate[t.case.id]) for t in proof.trials if t.case.id in by_candidate]
+    return sort((t, by_candidate[t.case.id]) for t in proof.trials if t.case.id in by_candidate)
+
+
+def sort(pairs: Iterable[tuple[Trial, Comparison]]) -> list[tuple[Trial, Comparison]]:
+    """Return trials and their comparisons, the fastest first."""
     return sorted(pairs, key=lambda pair: pair[1].ratio)
 
 

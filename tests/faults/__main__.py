@@ -110,7 +110,8 @@ def tables(rows: list[dict[str, Any]]) -> str:
         ever = table[table["trial"].ne("healthy") & _is_unseen(table)]
         cured, present = faulty["right"].astype(bool), _are_present(faulty)
         # The first proofs did not keep what they said.
-        said = useless["statement"][useless["statement"].ne("")].str.startswith("None")
+        refused, useless = useless["right"], useless[useless["statement"].ne("")]
+        said, repeats = useless["statement"].str.startswith("None"), useless["proof_runs"] > 0
         rates = (
             f"Faults detected in validation: {_rate(ever['right'][_validates(ever)])} of the rules "
             f"as they are now, {_rate(ever['right'])} of all versions. "
@@ -118,8 +119,9 @@ def tables(rows: list[dict[str, Any]]) -> str:
             f"Healthy runs with a finding: {_rate(~healthy['right'].astype(bool))}. Faults that "
             f"`prove` cured: {_rate(cured[present])} with the rules as they are now, "
             f"{_rate(cured[~present])} earlier; useless remedies that it did "
-            f"not confirm: {_rate(useless['right'])}; of those whose words were kept it said that "
-            f"each saves less than 5 %: {_rate(said)}, and was undecided about the others. "
+            f"not confirm: {_rate(refused)}; that each saves less than 5 % it said in "
+            f"{_rate(said[repeats])}, and before it repeated undecided ones in "
+            f"{_rate(said[~repeats])}; it was undecided about the others. "
             "Predicted effects within the interval of the measured gain: "
             f"{_rate(within[is_present])}, and the middle of that interval within the predicted "
             f"range: {_rate(in_range[is_present])}; earlier estimates: "

@@ -74,6 +74,8 @@ class Outcome:
     gain_low: float | None = None
     gain_high: float | None = None
     """The interval of the share of the time that the rule's remedy saves, in the last run of it."""
+    proof_runs: int = 0
+    """The runs of ``prove`` of useless remedies; 0 before it measured undecided ones again."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -473,10 +475,10 @@ def proved(name: str, seed: int, folder: Path) -> Iterator[Outcome]:
         "effect": predicted.share, "effect_low": predicted.low, "effect_high": predicted.high,
         "predicted_by": first.rule if first else "",
     }  # fmt: skip
-    if not name:
-        gains["statement"] = done.stdout.splitlines()[-1]
     best, faulty = None, set[str]()
     paths = sorted(output.iterdir())
+    if not name:
+        gains |= {"statement": done.stdout.splitlines()[-1], "proof_runs": len(paths)}
     for path in paths:
         last = commbench.load(path)
         compared = prove.results(last, proof)

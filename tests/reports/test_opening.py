@@ -768,7 +768,9 @@ def test_entries_of_a_region_are_its_median_and_those_that_raised_are_counted(
     assert next(iteration_tables.time_tables(run)).note.partition("moved")[0].strip() == note
 
 
-@pytest.mark.parametrize(("seconds", "minutes"), [([], 5), ([20.0, 30.0, 40.0], 14)])
+@pytest.mark.parametrize(
+    ("seconds", "minutes"), [([], "5 to 15"), ([20.0, 30.0, 40.0], "14 to 29")]
+)
 def test_the_time_of_a_proof_follows_from_that_of_launches(seconds, minutes):
     case = builders.case()
     ends = [builders.end(case, launch=n, seconds=s) for n, s in enumerate(seconds)]

@@ -286,7 +286,7 @@ def test_a_proof_of_no_launches_or_time_is_refused(arguments, message, fake_run)
 @pytest.mark.parametrize(
     ("arguments", "more"),
     [
-        ("", "--budget 15m"),
+        ("", "--budget 30m"),
         ("--budget 9s", "--budget 1m"),
         ("--detect 2%", "--budget 15m --detect 2%"),
         ("--rigorous", "--budget 180m --detect 2%"),
@@ -297,7 +297,7 @@ def test_undecided_remedies_have_three_times_as_many_launches(
     arguments, more, fake_run, monkeypatch
 ):
     undecided = types.SimpleNamespace(
-        verdict="inconclusive", n_launches=6, same_low=0.9, min_effect=0.05
+        verdict="inconclusive", n_launches=6, ratio=1.0, same_low=0.9, min_effect=0.05
     )
     monkeypatch.setattr(findings_command, "_measure", lambda *given: given[1])
     monkeypatch.setattr(prove, "results", lambda _, proof: [(proof.trials[0], undecided)])
@@ -319,10 +319,10 @@ def test_that_no_remedy_helps_is_said_if_a_gain_that_matters_is_excluded(
     medians, said, end, status, fake_run, monkeypatch, recorded
 ):
     def measure(ctx, data, suite, given):
-        present, remedy, slow = suite.cases
+        # A remedy that is undecided is measured again, without the other.
         records = [
             record
-            for case, some in ((present, [0.99, 1.01]), (remedy, medians), (slow, [2.0]))
+            for case, some in zip(suite.cases, ([0.99, 1.01], medians, [2.0]), strict=False)
             for record in builders.launches(case, some * (6 if len(medians) > 1 else 1))
         ]
         return recorded(suite.cases, records)
@@ -336,6 +336,46 @@ def test_that_no_remedy_helps_is_said_if_a_gain_that_matters_is_excluded(
     assert f"  FAKE_SECONDS=0.5: {said}; predicted" in done.stdout
     assert done.stdout.splitlines()[-1].startswith(end)
     assert done.exit_code == status
+
+
+@pytest.mark.parametrize(
+    ("arguments", "again", "said", "budgets"),
+    [
+        ("", [1.0, 1.0], "the same; predicted 40%", [300, 600]),
+        ("", [0.5, 0.51], "49% less time", [300, 600, None]),
+        ("", [], "could not be compared; see ", [300, 600]),
+        ("--budget 5m", [], "undecided after 12 launches", [300]),
+        ("--launches 12", [], "undecided after 12 launches", [None]),
+    ],
+)
+def test_undecided_remedies_are_measured_again_unless_the_design_is_given(
+    arguments, again, said, budgets, fake_run, monkeypatch, recorded
+):
+    runs = []
+
+    def measure(ctx, data, suite, given):
+        remedies = [case.cluster.env["FAKE_SECONDS"] for case in suite.cases if case.cluster.env]
+        runs.append((remedies, given["budget"]))
+        medians = {"0.5": again if len(runs) > 1 else [0.7, 1.3], "1.0": [2.0, 2.0]}
+        records = [
+            record
+            for case in suite.cases
+            for record in builders.launches(
+                case, medians.get(case.cluster.env.get("FAKE_SECONDS"), [0.99, 1.01]) * 6
+            )
+        ]
+        return recorded(suite.cases, records)
+
+    monkeypatch.setattr(findings_command, "_measure", measure)
+    done = processes.invoke("prove", fake_run, "--trials", 2, *arguments.split())
+    # The remedy that is decided is measured once.
+    expected = [(["0.5", "1.0"], budgets[0]), *((["0.5"], budget) for budget in budgets[1:])]
+    assert runs == expected
+    assert f"  FAKE_SECONDS=0.5: {said}" in done.stdout
+    assert "  FAKE_SECONDS=1.0: 100% more time" in done.stdout
+    assert ("undecided, and so measured again, for 10 min: FAKE_SECONDS=0.5" in done.stderr) == (
+        len(budgets) > 1
+    )
 
 
 @pytest.fixture
