@@ -7,7 +7,7 @@ import os
 import shlex
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from commbench.model import Stopping, registry
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
     from commbench.model import Comparison, Suite
+    from commbench.studies.prove import Proof, Trial
 
 FAILED = 3
 """The exit status of a finding that is to fail."""
@@ -138,12 +139,13 @@ def prove(ctx: click.Context, /, run: Path, backend: str, trials: int, **given: 
     """Measure whether the remedies that RUN suggests help.
 
     The present state and each remedy are measured in turns, in fresh clusters. The best one is
-    measured again, and its settings are printed. By default it takes five minutes, or longer if six
-    launches of each take longer, and twice as long again for remedies that are undecided then.
+    measured again, and its settings are printed. By default that takes five minutes, or longer if
+    six launches of each take longer; if none has helped, undecided ones are measured again, twice
+    as long.
     """
     from commbench.analysis.comparability import environments
     from commbench.machine import environment
-    from commbench.reports.opening import N_CONFIRMING, proof_s
+    from commbench.reports.opening import proof_s
     from commbench.studies import budget
     from commbench.studies import prove as study
 
@@ -161,26 +163,21 @@ def prove(ctx: click.Context, /, run: Path, backend: str, trials: int, **given: 
         given["budget"] = proof_s(data, case_id, len(proof.suite.cases))
     measured = _measure(ctx, data, _with(proof.suite, given), given)
     compared = study.results(measured, proof)
+    click.echo(f"{proof.present.workload} over {proof.present.backend}, as it is, and with:")
+    missing = _show(proof, compared, measured, predicts=not differences)
+    best = study.winner(compared)
     open_ = [(trial, c) for trial, c in compared if study.may_help(c)]
-    if by_default and open_ and study.winner(compared) is None:
+    if by_default and open_ and best is None:
         given["budget"] *= 2
         left = replace(proof, trials=tuple(trial for trial, _ in open_))
-        names = ", ".join(trial.name for trial in left.trials)
         minutes = math.ceil(given["budget"] / 60)
-        click.echo(f"undecided, and so measured again, for {minutes} min: {names}", err=True)
+        click.echo(f"Undecided, and so measured again, for up to {minutes} min:")
         # Launches added to those that decided nothing would be tested once too often.
         measured = _measure(ctx, data, _with(left.suite, given), given)
-        decided = [pair for pair in compared if pair not in open_]
-        compared = study.sort([*decided, *study.results(measured, left)])
-    click.echo(f"{proof.present.workload} over {proof.present.backend}, as it is, and with:")
-    for trial, c in compared:
-        effect = trial.finding.effect
-        predicted = f"; predicted {effect}" if effect.is_known and not differences else ""
-        click.echo(f"  {trial.name}: {_gain(c)}{predicted}")
-    missing = [trial for trial in proof.trials if trial not in [each for each, _ in compared]]
-    for trial in missing:
-        click.echo(f"  {trial.name}: could not be compared; see {measured.path}")
-    best = study.winner(compared)
+        repeated = study.results(measured, left)
+        missing |= _show(left, repeated, measured, predicts=not differences)
+        compared = [*repeated, *(pair for pair in compared if pair not in open_)]
+        best = study.winner(repeated)
     if best is None:
         unequal = ", ".join(trial.name for trial, c in compared if c.verdict == "unequal")
         undecided = ", ".join(trial.name for trial, c in compared if study.may_help(c))
@@ -204,7 +201,7 @@ def prove(ctx: click.Context, /, run: Path, backend: str, trials: int, **given: 
         ctx.exit(1 if missing or unequal else 0)
     # The launches by which it was chosen flatter it.
     fixed = {**given, "budget": None, "detect": None, "rigorous": False}
-    fixed["launches"] = N_CONFIRMING
+    fixed["launches"] = next(study.n_confirming(c) for trial, c in compared if trial is best)
     both = replace(proof, trials=(best,)).suite
     if iterations := budget.last_iterations(measured):
         both = replace(both, cases=tuple(replace(c, iterations=iterations) for c in both.cases))
@@ -215,7 +212,7 @@ def prove(ctx: click.Context, /, run: Path, backend: str, trials: int, **given: 
         said = _gain(confirmed[0][1]) if confirmed else "no launch ended well"
         click.echo(f"Not confirmed: measured again, {best.name} has: {said}; see {again.path}")
         ctx.exit(1)
-    click.echo(f"Measured again in {N_CONFIRMING} fresh launches: {_gain(confirmed[0][1])}")
+    click.echo(f"Measured again in {fixed['launches']} fresh launches: {_gain(confirmed[0][1])}")
     click.echo("\nTo use it:")
     for line in study.lines(best):
         click.echo(f"  {line}")
@@ -235,6 +232,20 @@ def _stdout_as_stderr() -> Iterator[None]:
         printed.flush()
         os.dup2(stdout, 1)
         os.close(stdout)
+
+
+def _show(
+    proof: Proof, compared: Sequence[tuple[Trial, Comparison]], run: Run, *, predicts: bool
+) -> bool:
+    """Print what each remedy of `proof` saved in `run`; return whether one was not compared."""
+    for trial, c in compared:
+        effect = trial.finding.effect
+        predicted = f"; predicted {effect}" if effect.is_known and predicts else ""
+        click.echo(f"  {trial.name}: {_gain(c)}{predicted}")
+    missing = [trial for trial in proof.trials if trial not in [each for each, _ in compared]]
+    for trial in missing:
+        click.echo(f"  {trial.name}: could not be compared; see {run.path}")
+    return bool(missing)
 
 
 def _with(suite: Suite, given: dict[str, Any]) -> Suite:

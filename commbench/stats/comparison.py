@@ -103,7 +103,8 @@ def comparisons(run: Run, min_effect: float | None = None) -> list[Comparison]:
 
     The baseline of a pair is the backend that comes first in the suite. A twin is compared with
     its original only. If they differ, other differences of the task, layer and size that are no
-    larger are ``inconclusive``. ``min_effect`` is 5 % or the budget's ``detect`` by default.
+    larger are ``inconclusive``, as are those of messages that are no larger than that of memory
+    copies of their size. ``min_effect`` is 5 % or the budget's ``detect`` by default.
     """
     rule, alpha = run.manifest.stopping, significance(run)
     if min_effect is None:
@@ -124,10 +125,9 @@ def comparisons(run: Run, min_effect: float | None = None) -> list[Comparison]:
         compared = compare_pairs(
             pairs, min_effect, alike=alike, paired=True, alpha=alpha, unequal=unequal
         )
-        results += _without_contradicted(
-            compared, [bool(one.case.original or two.case.original) for one, two in pairs]
-        )
-    return results
+        are_twins = [bool(one.case.original or two.case.original) for one, two in pairs]
+        results += _without_contradicted(compared, are_twins, [None] * len(pairs))
+    return _without_copies(results)
 
 
 def _is_unequal(runs: tuple[Run, Run], one: Side, two: Side, min_effect: float) -> bool:
@@ -158,22 +158,30 @@ def _are_compared(one: Side, two: Side) -> bool:
     return len(originals) == 1 or not any(case.original for case in cases)
 
 
+def _without_copies(comparisons: Sequence[Comparison]) -> list[Comparison]:
+    """Return the comparisons; none has a smaller difference than that of memory copies."""
+    are_copies = [each.layer == "memcpy" for each in comparisons]
+    keys = [(each.baseline_id, each.candidate_id, each.payload_bytes) for each in comparisons]
+    return _without_contradicted(comparisons, are_copies, keys)
+
+
 def _without_contradicted(
-    comparisons: Sequence[Comparison], are_controls: Sequence[bool]
+    comparisons: Sequence[Comparison], are_controls: Sequence[bool], keys: Sequence[object]
 ) -> list[Comparison]:
-    """Return the comparisons; none has a smaller difference than one between twins."""
+    """Return the comparisons; none has a smaller difference than a control with the same key."""
 
     def size(comparison: Comparison) -> float:
         differs = comparison.verdict in ("faster", "slower")
         return abs(math.log(comparison.ratio)) if differs else 0.0
 
-    controls = [
-        size(each) for each, control in zip(comparisons, are_controls, strict=True) if control
-    ]
-    limit = max(controls, default=0.0)
+    limits: dict[object, float] = {}
+    for each, control, key in zip(comparisons, are_controls, keys, strict=True):
+        limits[key] = max(limits.get(key, 0.0), size(each) if control else 0.0)
     return [
-        each if control or not 0 < size(each) <= limit else replace(each, verdict="inconclusive")
-        for each, control in zip(comparisons, are_controls, strict=True)
+        each
+        if control or not 0 < size(each) <= limits[key]
+        else replace(each, verdict="inconclusive")
+        for each, control, key in zip(comparisons, are_controls, keys, strict=True)
     ]
 
 
@@ -229,6 +237,7 @@ def between(
 ) -> list[Comparison]:  # fmt: skip
     """Compare two runs, case by case; all pairs are tested together.
 
+    Differences of messages that are no larger than that of memory copies are ``inconclusive``.
     Unless they are `interleaved`, cases that moved other bytes are ``unequal``.
 
     Parameters
@@ -261,7 +270,9 @@ def between(
         )
         for one, two in pairs
     ]
-    compared = compare_pairs(pairs, min_effect, paired=interleaved, unequal=unequal)
+    compared = _without_copies(
+        compare_pairs(pairs, min_effect, paired=interleaved, unequal=unequal)
+    )
     usual = _session_ratios(history, control, len({one.case.id for one, _ in pairs}))
     return [
         _after_sessions(each, usual.get(one.key, math.nan))

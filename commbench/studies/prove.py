@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,6 +15,7 @@ from commbench.backends import parse
 from commbench.errors import CommbenchError, UsageError
 from commbench.harness import cases, vary
 from commbench.model import Case, Comparison, Finding, Suite, registry
+from commbench.reports.opening import N_CONFIRMING
 
 
 @dataclass(frozen=True)
@@ -160,17 +162,22 @@ def results(
     """
     every = run.comparisons if min_effect is None else stats.comparisons(run, min_effect)
     by_candidate = {c.candidate_id: c for c in every if c.baseline_id == proof.present.id}
-    return sort((t, by_candidate[t.case.id]) for t in proof.trials if t.case.id in by_candidate)
-
-
-def sort(pairs: Iterable[tuple[Trial, Comparison]]) -> list[tuple[Trial, Comparison]]:
-    """Return trials and their comparisons, the fastest first."""
+    pairs = [(t, by_candidate[t.case.id]) for t in proof.trials if t.case.id in by_candidate]
     return sorted(pairs, key=lambda pair: pair[1].ratio)
 
 
 def winner(compared: Sequence[tuple[Trial, Comparison]]) -> Trial | None:
     """Return the trial that helps the most, or None if none is faster."""
     return next((trial for trial, c in compared if c.verdict == "faster"), None)
+
+
+def n_confirming(c: Comparison) -> int:
+    """Return the launches that have to confirm a gain: ``N_CONFIRMING`` or, for a small one, more.
+
+    They find it again with a probability of 90 %, or are as many as have found it.
+    """
+    needed = c.n_launches * (math.log(c.detectable) / math.log(c.ratio)) ** 2
+    return max(N_CONFIRMING, math.ceil(min(c.n_launches, needed)))
 
 
 def may_help(c: Comparison) -> bool:

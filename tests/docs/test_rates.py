@@ -92,6 +92,29 @@ def test_a_prediction_is_of_the_rule_that_made_it(pages, monkeypatch):
     assert "30%: 20% to 50%" not in text
 
 
+def test_proofs_of_useless_remedies_count_if_they_raised(pages, monkeypatch):
+    faults = pages("faults")
+    monkeypatch.setattr(faults, "_is_present", lambda *_: True)
+    decided = faults.Outcome(
+        rule="", right=True, amount=0.0, job="graph", for_validation=True, found=["useless"],
+        false=["useless"], statement="None of these remedies helps here", proof_runs=1,
+    )  # fmt: skip
+    trials = [
+        decided, dataclasses.replace(decided, statement="Undecided: A=1", proof_runs=2),
+        faults._failed("prove-healthy", 2), dataclasses.replace(decided, proof_runs=0),
+        # Without words, and without a remedy.
+        dataclasses.replace(decided, statement="", proof_runs=0),
+        dataclasses.replace(decided, statement="", proof_runs=0, found=[]),
+    ]  # fmt: skip
+    rows = [
+        COMMON | {"trial": "prove-healthy", "seed": seed} | dataclasses.asdict(each)
+        for seed, each in enumerate(trials)
+    ]
+    text = faults.tables(rows)
+    assert "did not confirm: 4 of 5 " in text
+    assert re.search(r" it said in 1 of 3 \(.*\), and before .* again in 1 of 1 \(", text)
+
+
 RECORDS = """
 class CaseRecords:
     def __init__(self): self.limit()

@@ -58,6 +58,7 @@ def _failed(name: str, seed: int) -> Outcome:
     return Outcome(
         rule=rule, right=False, amount=0.0, job="",
         for_validation=is_validation(seed), found=[], false=["failed"],
+        proof_runs=int(name == ""),
     )  # fmt: skip
 
 
@@ -110,8 +111,8 @@ def tables(rows: list[dict[str, Any]]) -> str:
         ever = table[table["trial"].ne("healthy") & _is_unseen(table)]
         cured, present = faulty["right"].astype(bool), _are_present(faulty)
         # The first proofs did not keep what they said.
-        refused, useless = useless["right"], useless[useless["statement"].ne("")]
-        said, repeats = useless["statement"].str.startswith("None"), useless["proof_runs"] > 0
+        said = useless[useless["statement"].ne("") | useless["proof_runs"].gt(0)]
+        says_none, repeats = said["statement"].str.startswith("None"), said["proof_runs"] > 0
         rates = (
             f"Faults detected in validation: {_rate(ever['right'][_validates(ever)])} of the rules "
             f"as they are now, {_rate(ever['right'])} of all versions. "
@@ -119,9 +120,9 @@ def tables(rows: list[dict[str, Any]]) -> str:
             f"Healthy runs with a finding: {_rate(~healthy['right'].astype(bool))}. Faults that "
             f"`prove` cured: {_rate(cured[present])} with the rules as they are now, "
             f"{_rate(cured[~present])} earlier; useless remedies that it did "
-            f"not confirm: {_rate(refused)}; that each saves less than 5 % it said in "
-            f"{_rate(said[repeats])}, and before it repeated undecided ones in "
-            f"{_rate(said[~repeats])}; it was undecided about the others. "
+            f"not confirm: {_rate(useless['right'])}; that each saves less than 5 % it said "
+            f"in {_rate(says_none[repeats])}, and before it measured undecided ones again in "
+            f"{_rate(says_none[~repeats])}. "
             "Predicted effects within the interval of the measured gain: "
             f"{_rate(within[is_present])}, and the middle of that interval within the predicted "
             f"range: {_rate(in_range[is_present])}; earlier estimates: "
@@ -166,7 +167,7 @@ def _n_first(trials: pd.DataFrame) -> int:
 def _valid(proofs: pd.DataFrame) -> pd.DataFrame:
     """Return the proofs of faults where a setting can cure them, and those of useless remedies.
 
-    The first proofs of healthy runs had no remedy to prove.
+    The first healthy runs had no remedy to prove.
     """
     incurable = {
         name: {*fault.jobs} - {*(fault.curable_jobs or fault.jobs)}
@@ -175,7 +176,7 @@ def _valid(proofs: pd.DataFrame) -> pd.DataFrame:
     is_valid = [
         row.job not in incurable[row.rule]
         if row.rule
-        else row.false == ["failed"] or pd.notna(row.gain_low)
+        else row.false == ["failed"] or "useless" in row.found
         for row in proofs.itertuples()
     ]
     return proofs[np.array(is_valid, dtype=bool)]

@@ -1,8 +1,8 @@
 """Faults of known kinds and amounts, injected into computations, and what is found about them.
 
-Each fault has three amounts: the first two serve to choose thresholds, the last is kept for
-validation, as is the last of its jobs. These are above the limit that the rule states; an amount
-near the limit has trials and a rate for itself.
+Thresholds are chosen by trials with a fault's three amounts and all its jobs but the last, which is
+kept for validation; this draws amounts between the least and the largest. An amount near the limit
+that the rule states has trials and a rate for itself.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Outcome:
     """The settings that ``prove`` has confirmed."""
     gain_low: float | None = None
     gain_high: float | None = None
-    """The interval of the share of the time that the rule's remedy saves, in the last run of it."""
+    """The interval of the share of the time that the rule's first remedy saves, in its last run."""
     proof_runs: int = 0
     """The runs of ``prove`` of useless remedies; 0 before it measured undecided ones again."""
 
@@ -469,11 +469,11 @@ def proved(name: str, seed: int, folder: Path) -> Iterator[Outcome]:
     # Other findings may have the same remedy.
     cures = [settings for f in run.findings if f.rule == rule for settings in f.trials]
     # Users read the effect of the first of these.
-    first = next((t.finding for t in proof.trials if t.settings in cures), None)
-    predicted = first.effect if first else Effect()
+    first = next((trial for trial in proof.trials if trial.settings in cures), None)
+    predicted = first.finding.effect if first else Effect()
     gains: dict[str, object] = {
         "effect": predicted.share, "effect_low": predicted.low, "effect_high": predicted.high,
-        "predicted_by": first.rule if first else "",
+        "predicted_by": first.finding.rule if first else "",
     }  # fmt: skip
     best, faulty = None, set[str]()
     paths = sorted(output.iterdir())
@@ -484,7 +484,7 @@ def proved(name: str, seed: int, folder: Path) -> Iterator[Outcome]:
         compared = prove.results(last, proof)
         best = prove.winner(compared) if len(paths) > 1 else None
         for remedy, c in compared:
-            if remedy.settings in cures:
+            if remedy is first:
                 gains |= {"gain_low": 1 - c.ci_high, "gain_high": 1 - c.ci_low}
         faulty = {f.case_id for f in last.findings if f.rule == name}
     cured = best is not None and proof.present.id in faulty and best.case.id not in faulty

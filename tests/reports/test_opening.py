@@ -768,9 +768,7 @@ def test_entries_of_a_region_are_its_median_and_those_that_raised_are_counted(
     assert next(iteration_tables.time_tables(run)).note.partition("moved")[0].strip() == note
 
 
-@pytest.mark.parametrize(
-    ("seconds", "minutes"), [([], "5 to 15"), ([20.0, 30.0, 40.0], "14 to 29")]
-)
+@pytest.mark.parametrize(("seconds", "minutes"), [([], 5), ([20.0, 30.0, 40.0], 14)])
 def test_the_time_of_a_proof_follows_from_that_of_launches(seconds, minutes):
     case = builders.case()
     ends = [builders.end(case, launch=n, seconds=s) for n, s in enumerate(seconds)]
@@ -783,7 +781,7 @@ def test_the_time_of_a_proof_follows_from_that_of_launches(seconds, minutes):
         builders.finding(each, trials=({"backend": name},))
         for each, name in ((case, "mpi"), (other, "tcp"))
     )
-    assert f"prove what helps ({minutes} min): commbench prove" in opening.next_steps(run)
+    assert f"prove what helps ({minutes} min or longer): commbench prove" in opening.next_steps(run)
     pair = builders.case(workload="pingpong")
     run = builders.in_memory([pair], [sample(pair, 1.0, layer="comm"), *ends])
     run.__dict__["findings"] = (builders.finding(pair, trials=({"backend": "mpi"},)),)

@@ -502,3 +502,27 @@ def test_a_smaller_difference_than_that_of_twins_gives_no_verdict(recorded, twin
         "ucx": "inconclusive" if expected == "open" else expected,
         "tcp@2": "same" if twin == 1 else "slower",
     }
+
+
+@pytest.mark.parametrize(
+    ("copies", "expected"), [(1.0, "slower"), (1.3, "slower"), (1.6, "inconclusive")]
+)
+def test_a_smaller_difference_than_that_of_memory_copies_gives_no_verdict(
+    recorded, copies, expected
+):
+    cases = [builders.case(name, "pingpong") for name in ("tcp", "mpi")]
+    factors = {"raw": 1.5, "memcpy": copies}
+    records = [
+        message(case, STEADY[n] * (factors[layer] if i else 1.0), size, layer=layer, launch=n)
+        for i, case in enumerate(cases)
+        for n in range(len(STEADY))
+        for layer, size in (("memcpy", 1000), ("raw", 1000), ("raw", 2000))
+    ]
+    run = recorded(cases, builders.ended(records))
+    before = recorded(cases, builders.ended([r for r in records if r.case_id == cases[0].id]))
+    within = {(c.layer, c.payload_bytes): c.verdict for c in run.comparisons}
+    between = stats.between(before, run, {cases[0].id: cases[1].id})
+    assert within == {(c.layer, c.payload_bytes): c.verdict for c in between}
+    # Copies of another size are no control.
+    assert within["raw", 1000] == expected
+    assert within["raw", 2000] == "slower"

@@ -44,8 +44,9 @@ HEAD = """\
 
 {conclusion}
 
-Each trial has an answer that is known beforehand. Rates have Clopper and Pearson's 95 % intervals:
-a question is *shown* if its interval is above the goal, *missed* if it is below, and else *open*.
+Each trial has an answer that is known beforehand. A question is *shown* if the 95 % interval
+(Clopper and Pearson) of right answers without a false positive is above the goal, *missed* if it is
+below, else *open*.
 `make truth` adds trials for 40 minutes (`ARGS="--minutes 0"` only writes this page) to
 `results/truth/outcomes.jsonl`.
 
@@ -82,7 +83,8 @@ def page(rows: list[dict[str, Any]]) -> str:
     ]
     questions: dict[str, list[str]] = {"missed": [], "shown": [], "open": []}
     for question, group in table.groupby("question", sort=False):
-        wanted, interval = group["wanted"].iloc[-1], exact(group["right"])
+        wanted, is_false = group["wanted"].iloc[-1], group["false"].fillna(value=False)
+        interval = exact(group["right"].astype(bool) & ~is_false.astype(bool))
         state = "open"
         if interval.high < wanted:
             state = "missed"
@@ -125,7 +127,7 @@ def conclusion(questions: dict[str, list[str]]) -> str:
     missed = "; ".join(questions["missed"]) or "none"
     return (
         f"**Of {sum(n.values())} questions, {n['shown']} are shown to meet their goals; "
-        f"{n['open']} are open, because too few trials were run; missed by trials: {missed}.**"
+        f"{n['open']} are open: their intervals contain the goal; missed: {missed}.**"
     )
 
 
