@@ -138,10 +138,10 @@ def _unapplied(data: Run, names: tuple[str, ...]) -> Iterator[str]:
 def prove(ctx: click.Context, /, run: Path, backend: str, trials: int, **given: Any) -> None:
     """Measure whether the remedies that RUN suggests help.
 
-    The present state and each remedy are measured in turns, in fresh clusters. The best one is
-    measured again, and its settings are printed. By default that takes five minutes, or longer if
-    six launches of each take longer; if none has helped, undecided ones are measured again, twice
-    as long.
+    The present state and each remedy are measured in turns, in fresh clusters, by default for five
+    minutes, or longer if six launches of each take longer. If none helps, undecided ones are then
+    measured again, twice as long. The best one is measured once more, and its settings are printed
+    if it is faster again.
     """
     from commbench.analysis.comparability import environments
     from commbench.machine import environment
@@ -171,7 +171,9 @@ def prove(ctx: click.Context, /, run: Path, backend: str, trials: int, **given: 
         given["budget"] *= 2
         left = replace(proof, trials=tuple(trial for trial, _ in open_))
         minutes = math.ceil(given["budget"] / 60)
-        click.echo(f"Undecided, and so measured again, for up to {minutes} min:")
+        click.echo(
+            f"None has helped yet. The undecided ones are measured again, for about {minutes} min:"
+        )
         # Launches added to those that decided nothing would be tested once too often.
         measured = _measure(ctx, data, _with(left.suite, given), given)
         repeated = study.results(measured, left)
@@ -212,7 +214,9 @@ def prove(ctx: click.Context, /, run: Path, backend: str, trials: int, **given: 
         said = _gain(confirmed[0][1]) if confirmed else "no launch ended well"
         click.echo(f"Not confirmed: measured again, {best.name} has: {said}; see {again.path}")
         ctx.exit(1)
-    click.echo(f"Measured again in {fixed['launches']} fresh launches: {_gain(confirmed[0][1])}")
+    click.echo(
+        f"Confirmed in {fixed['launches']} fresh launches: {best.name}: {_gain(confirmed[0][1])}"
+    )
     click.echo("\nTo use it:")
     for line in study.lines(best):
         click.echo(f"  {line}")

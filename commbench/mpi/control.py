@@ -220,7 +220,7 @@ class Control(asyncio.Protocol):
         return kind, body
 
     async def receive_last(self) -> None:
-        """Receive until the peer says that it failed, or its end of the connection is closed."""
+        """Receive until the peer fails or refuses, or its end of the connection is closed."""
         with contextlib.suppress(OSError):
             while True:
                 await self.receive(*Kind)

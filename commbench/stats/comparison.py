@@ -115,7 +115,7 @@ def comparisons(run: Run, min_effect: float | None = None) -> list[Comparison]:
         nbytes = run.message_bytes(side.case.id, side.layer, side.payload_bytes)
         key = _task(side.case), side.layer, side.payload_bytes, nbytes
         groups.setdefault(key, []).append(side)
-    results = []
+    measured, are_twins, after_twins = [], [], []
     for group in groups.values():
         complete = len({side.blocks for side in group}) == 1
         medians = [side.medians for side in group]
@@ -125,9 +125,16 @@ def comparisons(run: Run, min_effect: float | None = None) -> list[Comparison]:
         compared = compare_pairs(
             pairs, min_effect, alike=alike, paired=True, alpha=alpha, unequal=unequal
         )
-        are_twins = [bool(one.case.original or two.case.original) for one, two in pairs]
-        results += _without_contradicted(compared, are_twins, [None] * len(pairs))
-    return _without_copies(results)
+        twins = [bool(one.case.original or two.case.original) for one, two in pairs]
+        measured += compared
+        are_twins += twins
+        after_twins += _without_contradicted(compared, twins, [None] * len(pairs))
+    # What one control contradicts must remain a control for others.
+    after_copies = _without_copies(measured, are_twins)
+    return [
+        two if two.verdict != each.verdict else one
+        for each, one, two in zip(measured, after_twins, after_copies, strict=True)
+    ]
 
 
 def _is_unequal(runs: tuple[Run, Run], one: Side, two: Side, min_effect: float) -> bool:
@@ -158,11 +165,15 @@ def _are_compared(one: Side, two: Side) -> bool:
     return len(originals) == 1 or not any(case.original for case in cases)
 
 
-def _without_copies(comparisons: Sequence[Comparison]) -> list[Comparison]:
-    """Return the comparisons; none has a smaller difference than that of memory copies."""
-    are_copies = [each.layer == "memcpy" for each in comparisons]
+def _without_copies(
+    comparisons: Sequence[Comparison], are_twins: Sequence[bool]
+) -> list[Comparison]:
+    """Return the comparisons; none but of twins has a smaller difference than memory copies."""
+    are_controls = [
+        twins or each.layer == "memcpy" for each, twins in zip(comparisons, are_twins, strict=True)
+    ]
     keys = [(each.baseline_id, each.candidate_id, each.payload_bytes) for each in comparisons]
-    return _without_contradicted(comparisons, are_copies, keys)
+    return _without_contradicted(comparisons, are_controls, keys)
 
 
 def _without_contradicted(
@@ -270,9 +281,8 @@ def between(
         )
         for one, two in pairs
     ]
-    compared = _without_copies(
-        compare_pairs(pairs, min_effect, paired=interleaved, unequal=unequal)
-    )
+    compared = compare_pairs(pairs, min_effect, paired=interleaved, unequal=unequal)
+    compared = _without_copies(compared, [False] * len(compared))
     usual = _session_ratios(history, control, len({one.case.id for one, _ in pairs}))
     return [
         _after_sessions(each, usual.get(one.key, math.nan))

@@ -16,6 +16,7 @@ from commbench.errors import CommbenchError, UsageError
 from commbench.harness import cases, vary
 from commbench.model import Case, Comparison, Finding, Suite, registry
 from commbench.reports.opening import N_CONFIRMING
+from commbench.stats.inference import CONFIDENCE, SIGNED_RANK, detectable_shift
 
 
 @dataclass(frozen=True)
@@ -174,10 +175,15 @@ def winner(compared: Sequence[tuple[Trial, Comparison]]) -> Trial | None:
 def n_confirming(c: Comparison) -> int:
     """Return the launches that have to confirm a gain: ``N_CONFIRMING`` or, for a small one, more.
 
-    They find it again with a probability of 90 %, or are as many as have found it.
+    They confirm a gain as large as the measured one with a probability of 90 %, or are as many as
+    have measured it.
     """
-    needed = c.n_launches * (math.log(c.detectable) / math.log(c.ratio)) ** 2
-    return max(N_CONFIRMING, math.ceil(min(c.n_launches, needed)))
+    unit = detectable_shift(SIGNED_RANK, c.n_launches, c.n_launches, c.alpha)
+    for n in range(N_CONFIRMING, c.n_launches):
+        times = detectable_shift(SIGNED_RANK, n, n, 1 - CONFIDENCE) / unit
+        if abs(math.log(c.ratio)) >= times * math.log(c.detectable):
+            return n
+    return max(N_CONFIRMING, c.n_launches)
 
 
 def may_help(c: Comparison) -> bool:

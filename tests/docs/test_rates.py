@@ -47,6 +47,19 @@ def test_a_trial_that_raised_is_rated_among_all_trials(pages):
     assert "| CPU time | 9 of 9 (66% to 100%) | 95% | open |  | +1.0%" in text
 
 
+def test_right_answers_that_also_name_something_false_do_not_meet_a_goal(pages):
+    truth = pages("truth")
+    right = truth.Outcome(question="slow link", right=True, false=False)
+    rows = [
+        COMMON
+        | {"trial": "slow-link", "seed": seed}
+        | dataclasses.asdict(dataclasses.replace(right, false=seed < 20))
+        for seed in range(200)
+    ]
+    text = truth.page(rows)
+    assert re.search(r"\| slow link \| 200 of 200 \(.*\) \| 95% \| missed \| 20 of 200 ", text)
+
+
 def test_misses_of_earlier_versions_of_a_rule_are_published(pages, monkeypatch):
     faults = pages("faults")
     monkeypatch.setattr(faults, "_is_present", lambda _, commit: commit == "now")
@@ -112,7 +125,9 @@ def test_proofs_of_useless_remedies_count_if_they_raised(pages, monkeypatch):
     ]
     text = faults.tables(rows)
     assert "did not confirm: 4 of 5 " in text
-    assert re.search(r" it said in 1 of 3 \(.*\), and before .* again in 1 of 1 \(", text)
+    assert re.search(
+        r"less than 5 % in 1 of 3 \(.*\) \(1 measured twice\), and in 1 of 1 \(.*\) before", text
+    )
 
 
 RECORDS = """

@@ -1,8 +1,8 @@
 """Faults of known kinds and amounts, injected into computations, and what is found about them.
 
-Thresholds are chosen by trials with a fault's three amounts and all its jobs but the last, which is
-kept for validation; this draws amounts between the least and the largest. An amount near the limit
-that the rule states has trials and a rate for itself.
+Thresholds are chosen by trials with a fault's three amounts and all its jobs but the last.
+Validation has that job, and draws amounts between the least and the largest. An amount near the
+limit that the rule states has trials and a rate for itself.
 """
 
 from __future__ import annotations

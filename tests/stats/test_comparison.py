@@ -523,6 +523,25 @@ def test_a_smaller_difference_than_that_of_memory_copies_gives_no_verdict(
     within = {(c.layer, c.payload_bytes): c.verdict for c in run.comparisons}
     between = stats.between(before, run, {cases[0].id: cases[1].id})
     assert within == {(c.layer, c.payload_bytes): c.verdict for c in between}
-    # Copies of another size are no control.
+    # Copies of another size are no controls.
     assert within["raw", 1000] == expected
     assert within["raw", 2000] == "slower"
+
+
+def test_what_twins_contradict_remains_a_control_for_messages(recorded):
+    cases = [builders.case(name, "pingpong") for name in ("tcp", "mpi", "tcp@2")]
+    factors = {"raw": (1.0, 1.5, 1.0), "memcpy": (1.0, 1.6, 2.0)}
+    records = [
+        message(case, STEADY[n] * factors[layer][i], 1000, layer=layer, launch=n)
+        for i, case in enumerate(cases)
+        for n in range(len(STEADY))
+        for layer in factors
+    ]
+    run = recorded(cases, builders.ended(records))
+    verdicts = {(c.layer, c.candidate): c.verdict for c in run.comparisons}
+    assert verdicts == {
+        ("raw", "mpi"): "inconclusive",
+        ("raw", "tcp@2"): "same",
+        ("memcpy", "mpi"): "inconclusive",
+        ("memcpy", "tcp@2"): "slower",
+    }

@@ -7,6 +7,7 @@ import types
 
 import builders
 import dask
+import numpy as np
 import processes
 import pytest
 from processes import usage_error
@@ -213,7 +214,7 @@ def test_a_remedy_that_helps_is_proved_and_confirmed(fake_run, tmp_path):
     assert helps.startswith("  FAKE_SECONDS=0.5: 50% less time (")
     assert helps.endswith("; predicted 40% (30 to 60%, estimated)")
     assert fails.startswith("  FAKE_SECONDS=1.0: ")
-    assert confirmed.startswith("Measured again in 6 fresh launches: 50% less time")
+    assert confirmed.startswith("Confirmed in 6 fresh launches: FAKE_SECONDS=0.5: 50% less time")
     assert rest == ["", "To use it:", "  export FAKE_SECONDS=0.5"]
     runs = sorted((tmp_path / "proofs").iterdir())
     assert [len(commbench.load(run).ends) for run in runs] == [18, 12]
@@ -229,6 +230,30 @@ def test_a_gain_is_confirmed_by_the_least_difference_of_the_proof(recorded):
     again = recorded(proof.suite.cases, records)
     assert prove.winner(prove.results(again, proof)) is None
     assert prove.winner(prove.results(again, proof, 0.01)) == proof.trials[0]
+
+
+@pytest.mark.parametrize(
+    ("n_launches", "spread", "gain", "expected"),
+    [
+        (6, 0.01, 0.3, [6]), (30, 0.01, 0.3, [6]), (30, 0.1, 0.12, range(10, 30)),
+        (30, 0.2, 0.12, [30]),
+    ],
+)  # fmt: skip
+def test_a_small_gain_is_confirmed_by_more_launches(n_launches, spread, gain, expected, recorded):
+    dice = np.random.default_rng(0)
+    proof = prove.plan(with_findings([FAKE], finding(FAKE, FAKE_SECONDS="0.9")), most=1)
+    records = [
+        record
+        for case, median in zip(proof.suite.cases, (1.0, 1 - gain), strict=True)
+        for record in builders.launches(
+            case, (median * dice.lognormal(0, spread, n_launches)).tolist()
+        )
+    ]
+    ((_, compared),) = prove.results(recorded(proof.suite.cases, records), proof)
+    assert prove.n_confirming(dataclasses.replace(compared, ratio=1 - gain)) in expected
+    for detectable in (math.inf, math.nan):
+        unknown = dataclasses.replace(compared, detectable=detectable)
+        assert prove.n_confirming(unknown) == n_launches
 
 
 def test_launches_of_the_confirmation_have_the_iterations_that_the_proof_chose(
@@ -297,7 +322,7 @@ def test_undecided_remedies_have_three_times_as_many_launches(
     arguments, more, fake_run, monkeypatch
 ):
     undecided = types.SimpleNamespace(
-        verdict="inconclusive", n_launches=6, ratio=1.0, same_low=0.9, min_effect=0.05
+        verdict="inconclusive", n_launches=6, same_low=0.9, min_effect=0.05
     )
     monkeypatch.setattr(findings_command, "_measure", lambda *given: given[1])
     monkeypatch.setattr(prove, "results", lambda _, proof: [(proof.trials[0], undecided)])
@@ -371,7 +396,9 @@ def test_undecided_remedies_are_measured_again_unless_the_design_is_given(
     # The remedy that is decided is measured once.
     expected = [(["0.5", "1.0"], budgets[0]), *((["0.5"], budget) for budget in budgets[1:])]
     assert runs == expected
-    first, _, second = done.stdout.partition("Undecided, and so measured again, for up to 10 min:")
+    first, _, second = done.stdout.partition(
+        "The undecided ones are measured again, for about 10 min:"
+    )
     assert "  FAKE_SECONDS=0.5: undecided after 12 launches: may save up to 29%" in first
     assert "  FAKE_SECONDS=1.0: 100% more time" in first
     assert bool(second) == (len(budgets) > 1)

@@ -45,8 +45,8 @@ HEAD = """\
 {conclusion}
 
 Each trial has an answer that is known beforehand. A question is *shown* if the 95 % interval
-(Clopper and Pearson) of right answers without a false positive is above the goal, *missed* if it is
-below, else *open*.
+(Clopper and Pearson) of answers that are right, and name nothing false, reaches the goal, *missed*
+if it is below, else *open*. The column *right* has all right ones.
 `make truth` adds trials for 40 minutes (`ARGS="--minutes 0"` only writes this page) to
 `results/truth/outcomes.jsonl`.
 
@@ -127,7 +127,7 @@ def conclusion(questions: dict[str, list[str]]) -> str:
     missed = "; ".join(questions["missed"]) or "none"
     return (
         f"**Of {sum(n.values())} questions, {n['shown']} are shown to meet their goals; "
-        f"{n['open']} are open: their intervals contain the goal; missed: {missed}.**"
+        f"{n['open']} are open: their intervals contain the goal; missed by trials: {missed}.**"
     )
 
 
