@@ -242,19 +242,6 @@ async def test_an_interrupted_start_loses_no_transfer() -> None:
 
 
 @in_event_loop
-async def test_a_message_whose_announcement_was_lost_with_a_failed_write_is_read() -> None:
-    """The event loop reads nothing more from a socket that it can't write to."""
-    end = End(Communicator(SMALL, SMALL))
-    end.channel.on_record(Record.DOORBELL, 1)
-    end.channel.on_lost("killed")
-    for _ in range(2):
-        await asyncio.wait_for(end.channel.receive(), 60)
-    with pytest.raises(ChannelClosedError, match="killed"):
-        await asyncio.wait_for(end.channel.receive(), 60)
-    await end.ended()
-
-
-@in_event_loop
 async def test_one_of_two_announced_messages_arrives_after_the_close() -> None:
     end = End(Communicator(SMALL))
     end.channel.on_record(Record.CLOSE, 2)
@@ -321,15 +308,34 @@ async def test_a_poll_that_fails_does_not_stop_the_engine(monkeypatch: pytest.Mo
     Engine.for_loop(loop).unwatch(idle)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("record", [Record.CLOSE, Record.DOORBELL])
+@pytest.mark.parametrize(
+    ("announced", "waits", "reads_on"),
+    [
+        # The event loop reads nothing more from a socket that it can't write to.
+        ((Record.DOORBELL, 1), False, True),
+        ((Record.DOORBELL, 2), True, False),
+        ((Record.CLOSE, 2), True, False),
+        # The peer doesn't ring while this end polls, so how many there are is not known.
+        (None, True, True),
+    ],
+)
 @in_event_loop
-async def test_announced_messages_stay_readable_after_the_loss(record: Record) -> None:
+async def test_what_has_arrived_stays_readable_after_the_loss(
+    announced: tuple[Record, int] | None, waits: bool, reads_on: bool
+) -> None:
     end = End(Communicator(SMALL, SMALL))
-    end.channel.on_record(record, 2)
+    if announced:
+        end.channel.on_record(*announced)
+    else:
+        end.channel._announced_idle = False
     end.channel.on_lost("killed")
-    await asyncio.sleep(4 * module.GRACE_S)
+    if waits:
+        await asyncio.sleep(4 * module.GRACE_S)
     for _ in range(2):
         assert [bytes(frame) for frame in await end.channel.receive()] == [b"x"]
+    if reads_on:
+        with pytest.raises(ChannelClosedError, match="killed"):
+            await end.channel.receive()
     await end.ended()
 
 
@@ -344,52 +350,24 @@ async def test_a_channel_whose_unread_message_is_read_after_the_loss_ends() -> N
     await end.ended()
 
 
-@in_event_loop
-async def test_what_has_arrived_while_this_end_polled_stays_readable_after_the_loss() -> None:
-    """The peer doesn't ring then, so how many there are is not known."""
-    end = End(Communicator(SMALL, SMALL))
-    end.channel._announced_idle = False
-    end.channel.on_lost("killed")
-    await asyncio.sleep(4 * module.GRACE_S)
-    for _ in range(2):
-        assert [bytes(frame) for frame in await end.channel.receive()] == [b"x"]
-    with pytest.raises(ChannelClosedError, match="killed"):
-        await end.channel.receive()
-    await end.ended()
-
-
 @pytest.mark.parametrize("reads", [True, False])
+@pytest.mark.parametrize("polls", [True, False])
 @in_event_loop
 async def test_what_was_sent_before_the_peer_read_that_this_end_is_idle_is_readable(
-    reads: bool,
+    polls: bool, reads: bool
 ) -> None:
+    """If this end polled before the loss, an unread message comes first."""
     end = End(Communicator(SMALL, SMALL))
-    find_late(end.communicator, 3)
+    n_probes = find_late(end.communicator, 1 if polls else 3)
     reading = asyncio.ensure_future(end.channel.receive()) if reads else None
     await asyncio.sleep(0)
-    end.channel.on_lost("killed")
-    for read in (reading or end.channel.receive(), end.channel.receive()):
-        assert [bytes(frame) for frame in await read] == [b"x"]
-        await asyncio.sleep(4 * module.GRACE_S)
-    with pytest.raises(ChannelClosedError, match="killed"):
-        await end.channel.receive()
-    await end.ended()
-
-
-@pytest.mark.parametrize("reads", [True, False])
-@in_event_loop
-async def test_what_was_sent_behind_an_unread_message_is_readable_after_the_loss(
-    reads: bool,
-) -> None:
-    end = End(Communicator(SMALL, SMALL))
-    n_probes = find_late(end.communicator, 1)
-    reading = asyncio.ensure_future(end.channel.receive()) if reads else None
-    await asyncio.sleep(0)
-    while n_probes() < 2:
+    while polls and n_probes() < 2:
         end.channel.poll()
     end.channel.on_lost("killed")
     for read in (reading or end.channel.receive(), end.channel.receive()):
         assert [bytes(frame) for frame in await read] == [b"x"]
+        if not polls:
+            await asyncio.sleep(4 * module.GRACE_S)
     with pytest.raises(ChannelClosedError, match="killed"):
         await end.channel.receive()
     await end.ended()
