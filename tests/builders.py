@@ -325,18 +325,16 @@ def ended(records: Iterable[Record]) -> list[Record]:
     ]  # fmt: skip
 
 
-def region(case: Case, name: str) -> Region:
-    """Return the first region of the first launch."""
-    return Region(
-        case_id=case.id, launch=0, iteration=0, parent=-1, name=name, started_at_s=100.0,
-        seconds=1.5,
-    )  # fmt: skip
+def region(case: Case, seconds: float, *, start: float = 0.0, **given: Any) -> Region:
+    """Return a region named as its case, within no other; `start` counts from ``EPOCH``."""
+    fields = {"launch": 0, "iteration": 0, "parent": -1, "name": case.workload} | given
+    return Region(case_id=case.id, started_at_s=EPOCH + start, seconds=seconds, **fields)
 
 
 def every_kind(case: Case) -> list[Record]:
     """Return one record of each kind."""
     return [
-        sample(case, 1.5), region(case, "train"), transfer(case, 0.0, 0.5), wire(case, 7),
+        sample(case, 1.5), region(case, 1.5), transfer(case, 0.0, 0.5), wire(case, 7),
         round_trip(case, 1e-4),
         log_count(case, n_started=1), task(case, 0.0, 0.25), transport(case), address(case),
         place(case), network(case, 9), idle(case), load(case), core_use(case), spill(case),

@@ -1011,19 +1011,15 @@ def test_regions_with_regions_in_them_have_the_findings_of_these(installed):
         return []
 
     installed("rule", {"luck": Rule(title="luck", limit="", find=find)}, alone=True)
-    common = {"launch": 0, "started_at_s": builders.EPOCH, "seconds": 10.0}
-    regions = [
-        model.Region(case_id=case.id, iteration=n, parent=n - 1, name=case.workload, **common)
-        for n, case in enumerate((outer, inner))
-    ]
     records = [
         record
         for n, case in enumerate((outer, inner))
         for record in (
-            sample(case, 10.0, iteration=n), builders.end(case), thread_time(case, iteration=n)
+            builders.region(case, 10.0, iteration=n, parent=n - 1),
+            sample(case, 10.0, iteration=n), builders.end(case), thread_time(case, iteration=n),
         )
     ]  # fmt: skip
-    run = builders.in_memory([outer, inner], [*regions, *records])
+    run = builders.in_memory([outer, inner], records)
     assert run.findings == ()
     assert seen == ["inner"]
     assert [case.workload for case in findings.without_profile(run)] == ["outer"]

@@ -13,7 +13,7 @@ import pyperf
 import pytest
 from processes import invoke, usage_error
 
-from commbench.model import USER_CODE, ClusterSpec, Region
+from commbench.model import USER_CODE, ClusterSpec
 from commbench.reports import pyperf as pyperf_report
 
 MACHINE = {
@@ -167,11 +167,8 @@ def test_junit_has_the_seconds_of_regions_and_no_failure_of_their_one_launch(tmp
     ]
     records = [builders.failure(cases[0], "12 tasks of the region train are not recorded")]
     for n, (case, seconds) in enumerate(zip(cases, (1.0, 5.0), strict=True)):
-        region = Region(
-            case_id=case.id, launch=0, iteration=n, parent=-1, name=case.workload,
-            started_at_s=builders.EPOCH, seconds=seconds,
-        )  # fmt: skip
-        records += [region, builders.sample(case, seconds, iteration=n, tool="your code")]
+        records.append(builders.region(case, seconds, iteration=n))
+        records.append(builders.sample(case, seconds, iteration=n, tool="your code"))
         records.append(builders.end(case))
     path = builders.written(tmp_path, cases, records).path
     first, second = ElementTree.fromstring(exported(path, "junit").read_text()).iter("testcase")

@@ -1,7 +1,7 @@
 import builders
 
 import commbench
-from commbench.model import USER_CODE, ClusterSpec, Region
+from commbench.model import USER_CODE, ClusterSpec
 
 
 def test_a_run_is_shown_with_its_verdict_and_a_figure(recorded):
@@ -16,12 +16,11 @@ def test_a_run_is_shown_with_its_verdict_and_a_figure(recorded):
 
 def test_what_raised_is_said(recorded):
     step = builders.case(workload="step", cluster=ClusterSpec(launcher=USER_CODE))
-    common = {"case_id": step.id, "launch": 0, "parent": -1, "name": "step", "seconds": 1.0}
     records = [
         record
         for n, error in enumerate(("", "it broke"))
         for record in (
-            Region(iteration=n, error=error, started_at_s=builders.EPOCH + 100 * n, **common),
+            builders.region(step, 1.0, iteration=n, error=error, start=100 * n),
             builders.sample(step, 1.0, iteration=n, tool="your code"),
         )
     ]

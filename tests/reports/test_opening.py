@@ -16,7 +16,7 @@ from builders import launches, sample
 from commbench import stats
 from commbench.analysis import warnings
 from commbench.analysis.run import load
-from commbench.model import USER_CODE, ClusterSpec, Effect, Region, Stopping
+from commbench.model import USER_CODE, ClusterSpec, Effect, Stopping
 from commbench.reports import findings, opening, terminal
 from commbench.reports.sections import Section, Table, differences, iteration_tables, provenance
 
@@ -698,10 +698,9 @@ def test_a_region_with_others_in_it_says_which(recorded):
         builders.case(workload=name, cluster=ClusterSpec(launcher=USER_CODE))
         for name in ("sum", "transpose")
     )
-    common = {"launch": 0, "started_at_s": builders.EPOCH}
     records = [
-        Region(case_id=case.id, iteration=n, parent=n - 1, name=case.workload, seconds=s, **common)
-        for n, (case, s) in enumerate(((outer, 0.26), (inner, 0.256)))
+        builders.region(case, seconds, iteration=n, parent=n - 1)
+        for n, (case, seconds) in enumerate(((outer, 0.26), (inner, 0.256)))
     ]
     records += [sample(outer, 0.26, tool="your code"),
                 sample(inner, 0.256, iteration=1, tool="your code")]  # fmt: skip
@@ -754,15 +753,12 @@ def test_entries_of_a_region_are_its_median_and_those_that_raised_are_counted(
     )
     records = []
     for n, (seconds, within_s) in enumerate(zip((1.0, 1.0, 10.0), inner_s, strict=True)):
-        common = {"launch": 0, "started_at_s": builders.EPOCH + 20 * n}
         records += [
-            Region(case_id=step.id, iteration=2 * n, parent=-1, name="step", seconds=seconds,
-                   error=error * (n == 2), **common),
-            Region(case_id=retry.id, iteration=2 * n + 1, parent=2 * n, name="retry",
-                   seconds=within_s, **common),
+            builders.region(step, seconds, iteration=2 * n, error=error * (n == 2), start=20 * n),
+            builders.region(retry, within_s, iteration=2 * n + 1, parent=2 * n, start=20 * n),
             sample(step, seconds, iteration=2 * n, tool="your code"),
             sample(retry, within_s, iteration=2 * n + 1, tool="your code"),
-        ]  # fmt: skip
+        ]
     run = recorded([step, retry], builders.ended(records))
     assert opening.verdicts(run)[0] == first
     assert next(iteration_tables.time_tables(run)).note.partition("moved")[0].strip() == note

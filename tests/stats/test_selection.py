@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 
 from commbench import stats
-from commbench.model import USER_CODE, ClusterSpec, Region
+from commbench.model import USER_CODE, ClusterSpec
 from commbench.reports.sections import tables
 from commbench.stats.selection import describe_settings, n_warmup
 
@@ -75,13 +75,12 @@ def test_warm_up_is_excluded_counted_and_reported(recorded):
 )
 def test_regions_that_raised_do_not_count_unless_all_did(errors, kept, recorded):
     case = builders.case(workload="step")
-    common = {"case_id": case.id, "launch": 0, "parent": -1, "name": "step", "started_at_s": 0.0}
     records = [
         record
         for number, error in enumerate(errors)
         for record in (
             builders.sample(case, 1.0, iteration=number, tool="your code"),
-            Region(**common, iteration=number, seconds=1.0, error=error),
+            builders.region(case, 1.0, iteration=number, error=error),
         )
     ]
     records += [builders.wire(case, 100, iteration=number) for number in range(3)]

@@ -24,7 +24,6 @@ from commbench.model import (
     Effect,
     Finding,
     Placement,
-    Region,
     registry,
 )
 from commbench.reports import opening
@@ -486,12 +485,11 @@ def test_a_case_to_which_rules_were_not_applied_does_not_pass(tmp_path, rules, l
 
 def test_rules_apply_to_the_inner_ones_of_nested_regions(tmp_path):
     cases = [builders.case(workload=name) for name in ("outer", "inner")]
-    common = {"launch": 0, "started_at_s": builders.EPOCH, "seconds": 10.0}
     records = [
         record
         for n, case in enumerate(cases)
         for record in (
-            Region(case_id=case.id, iteration=n, parent=n - 1, name=case.workload, **common),
+            builders.region(case, 10.0, iteration=n, parent=n - 1),
             builders.sample(case, 10.0, iteration=n), builders.end(case),
             builders.thread_time(case, iteration=n),
         )
