@@ -3,8 +3,6 @@
 MPI and the connection are stubs: which messages have arrived, and which sends are complete.
 """
 
-# ruff: noqa: N802 - the names of mpi4py
-
 import asyncio
 import time
 from collections import deque
@@ -14,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from mpi_stubs import Communicator, Message, Request, Status
 from scenarios import in_event_loop
 
 from commbench.mpi import channel as module
@@ -23,61 +22,6 @@ from commbench.mpi.comm import MPIComm
 from commbench.mpi.control import Record
 from commbench.mpi.engine import Engine
 from commbench.mpi.transfers import Transfer, Transfers
-
-
-class Request:
-    """A request that completes when `is_complete` says so, or when it is cancelled."""
-
-    def __init__(self, complete: bool) -> None:
-        self.complete = complete
-
-    def Test(self) -> bool:
-        return self.complete
-
-    def Cancel(self) -> None:
-        self.complete = True
-
-
-class Message:
-    """A header that has arrived."""
-
-    def __init__(self, header: bytes) -> None:
-        self.header = header
-
-    def Irecv(self, target: tuple[Any, Any]) -> Request:
-        target[0][:] = self.header
-        return Request(True)
-
-
-class Communicator:
-    """The headers that have arrived; large frames never do."""
-
-    def __init__(self, *headers: bytes, sends: bool = True) -> None:
-        self.headers = [bytes(header) for header in headers]
-        self.sends = sends
-        self.receives: list[Request] = []
-
-    def Improbe(self, rank: int, tag: int, status: Any) -> Message | None:
-        if not self.headers:
-            return None
-        status.nbytes = len(self.headers[0])
-        return Message(self.headers.pop(0))
-
-    def Isend(self, *_: Any) -> Request:
-        return Request(self.sends)
-
-    def Irecv(self, *_: Any) -> Request:
-        self.receives.append(Request(False))
-        return self.receives[-1]
-
-
-class Status:
-    """The size of the header that was found."""
-
-    nbytes = 0
-
-    def Get_count(self, _: Any) -> int:
-        return self.nbytes
 
 
 class End:

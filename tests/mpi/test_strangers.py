@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from distributed.comm.core import FatalCommClosedError
+from mpi_stubs import Communicator, Status
 
 from commbench.mpi import pairing, pairs
 from commbench.mpi.connect import CALLS
@@ -28,39 +29,16 @@ def hello(name: str, mode: str, **given: Any) -> Hello:
     return Hello(process=32 * name, mode=mode, **(fields | given))
 
 
-class World:
+class World(Communicator):
     """A communicator, on which other messages have arrived."""
 
-    def __init__(self, *messages: bytes) -> None:
-        self.messages = list(messages)
-        self.sent: list[tuple[int, int, int]] = []
-
-    def Isend(self, buffer: Any, rank: int, tag: int) -> Any:  # noqa: N802 - mpi4py's name
-        self.sent.append((len(buffer[0]), rank, tag))
-        return SimpleNamespace(Test=lambda: True)
-
-    def Improbe(self, _: int, tag: int, status: Any) -> Any:  # noqa: N802 - mpi4py's name
+    def Improbe(self, rank: int, tag: int, status: Status) -> Any:  # noqa: N802 - mpi4py's name
         assert tag == 99
-        if not self.messages:
-            return None
-        text = self.messages.pop()
-        status.nbytes = len(text)
-
-        def receive(buffer: Any) -> None:
-            buffer[0][:] = text
-
-        return SimpleNamespace(Recv=receive)
+        return super().Improbe(rank, tag, status)
 
 
 def runtime(world: World) -> Any:
     """Return rank 0 of a world of two, in which mpi:// has the tags from 100 on."""
-
-    class Status:
-        nbytes = 0
-
-        def Get_count(self, _: Any) -> int:  # noqa: N802 - mpi4py's name
-            return self.nbytes
-
     mpi = SimpleNamespace(
         COMM_WORLD=world, BYTE=None, ANY_SOURCE=-1, Status=Status,
         Request=SimpleNamespace(Testall=lambda _: True),
