@@ -1,12 +1,9 @@
 import ast
 import json
-import os
 import re
-import runpy
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -96,26 +93,6 @@ def test_executing_a_notebook_changes_no_other_file(executed):
     results = "results/reference"
     assert contents(copy / results) == contents(ROOT / results)
     assert set(contents(copy / "notebooks")) == {path.name, "execute.py"}
-
-
-def test_notebooks_are_executed_one_after_another(tmp_path, monkeypatch):
-    """So that none disturbs the one that measures."""
-    log = []
-
-    def execute(path, _):
-        log.append(path.stem)
-        time.sleep(0.1)
-        log.append(path.stem)
-
-    for name in "ba":
-        (tmp_path / f"{name}.ipynb").touch()
-    main = runpy.run_path(str(FOLDER / "execute.py"))["main"]
-    for name, value in {"execute": execute, "HERE": tmp_path}.items():
-        monkeypatch.setitem(main.__globals__, name, value)
-    # It sets some for its kernels.
-    monkeypatch.setattr(os, "environ", os.environ.copy())
-    main()
-    assert log == ["a", "a", "b", "b"]
 
 
 @EACH_NOTEBOOK
