@@ -1,4 +1,4 @@
-"""Work that is submitted while results arrive, and tasks that submit tasks."""
+"""Work that is submitted while results arrive; the cluster is closed before its client."""
 
 from dask.distributed import LocalCluster, as_completed, get_client, rejoin, secede, worker_client
 
@@ -28,5 +28,5 @@ if __name__ == "__main__":
         if result > 3:
             sequence.add(client.submit(abs, result - 3, pure=False))
     print(total, client.submit(fib, 6).result(), client.submit(square_sum, 10).result())
-    client.close()
     cluster.close()
+    client.close()
