@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, settings
 
 from commbench import load
 from commbench.analysis.run import Run
+from commbench.machine import process
 from commbench.model import Case, Record, registry
 
 # How long an example takes is the machine's affair.
@@ -82,6 +83,17 @@ def tag(monkeypatch: pytest.MonkeyPatch) -> Iterator[processes.Tag]:
         monkeypatch.setenv(name, value)
     yield tag
     tag.end()
+
+
+@pytest.fixture
+def deaths(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the list of the deaths that are reported from here on."""
+    monkeypatch.setattr(process, "_watched", {})
+    monkeypatch.setattr(process, "_on_death", None)
+    monkeypatch.setattr(process, "_reported", False)
+    messages: list[str] = []
+    process.on_death(messages.append)
+    return messages
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,6 @@ from commbench.harness.measure import plugins, traffic
 from commbench.harness.transfers import TransferLog
 from commbench.launchers import external, members
 from commbench.launchers.external import ExternalLauncher
-from commbench.machine import process
 from commbench.model import ClusterSpec, Failure, Sample
 
 
@@ -148,13 +147,8 @@ def test_the_scheduler_cleans_up_after_a_killed_launch(dask_cluster, owner, tmp_
 
 
 def test_a_worker_that_leaves_is_a_death_and_one_before_the_launch_refuses_it(
-    tmp_path, monkeypatch
+    tmp_path, monkeypatch, deaths
 ):
-    messages = []
-    monkeypatch.setattr(process, "_on_death", None)
-    monkeypatch.setattr(process, "_reported", False)
-    process.on_death(messages.append)
-
     def leave(launched, _):
         """Be waiting for other clients meanwhile."""
         cluster.workers[2].terminate()
@@ -165,10 +159,10 @@ def test_a_worker_that_leaves_is_a_death_and_one_before_the_launch_refuses_it(
             patch.setattr(external.ExternalCluster, "_refuse_busy", leave)
             with pytest.raises(LaunchError, match="left or joined the cluster before"):
                 ExternalLauncher().start(spec(cluster, n_workers=3), "tcp", tmp_path)
-        assert not messages
+        assert not deaths
         with ExternalLauncher().start(spec(cluster), "tcp", tmp_path):
             cluster.workers[1].send_signal(signal.SIGKILL)
-            (message,) = processes.until(lambda: messages, "the report")
+            (message,) = processes.until(lambda: deaths, "the report")
     assert "worker their-1 (" in message
     assert "left the cluster while it was needed" in message
 

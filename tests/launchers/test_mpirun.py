@@ -14,7 +14,7 @@ from commbench.errors import LaunchError, UnavailableError, UsageError
 from commbench.harness.cases import cases_for
 from commbench.launchers import mpirun
 from commbench.launchers.mpirun import MpirunLauncher
-from commbench.machine import installed, process
+from commbench.machine import installed
 from commbench.model import ClusterSpec, CoreUse, Failure, Sample, TransportUsed
 
 needs_mpi = pytest.mark.skipif(
@@ -112,13 +112,9 @@ def test_hydra_detects_no_job_if_ranks_are_to_run_on_this_host(mpiexec_arguments
 
 @needs_mpi
 def test_ranks_stay_on_this_host_within_a_job_of_slurm_and_one_that_leaves_is_reported_as_a_death(
-    tmp_path, monkeypatch, tag
+    tmp_path, monkeypatch, tag, deaths
 ):
     """Its rank, and so mpiexec, waits in MPI_Finalize."""
-    messages = []
-    monkeypatch.setattr(process, "_on_death", None)
-    monkeypatch.setattr(process, "_reported", False)
-    process.on_death(messages.append)
     called = tmp_path / "called"
     processes.program(tmp_path / "srun", f"touch {called}; exit 1")
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
@@ -129,7 +125,7 @@ def test_ranks_stay_on_this_host_within_a_job_of_slurm_and_one_that_leaves_is_re
         assert len(cluster.names) == 2
         assert not cluster.remote_members
         cluster.client.retire_workers([next(iter(cluster.names))])
-        (message,) = processes.until(lambda: messages, "the report")
+        (message,) = processes.until(lambda: deaths, "the report")
     assert "left the cluster while it was needed" in message
     assert not called.exists()
 

@@ -103,12 +103,8 @@ def test_what_tasks_print_is_logged_and_stops_no_worker(spec, tmp_path, tag):
 
 
 def test_a_worker_ends_and_is_reported_once_when_its_connection_breaks(
-    spec, tmp_path, monkeypatch, tag
+    spec, tmp_path, monkeypatch, tag, deaths
 ):
-    messages = []
-    monkeypatch.setattr(process, "_on_death", None)
-    monkeypatch.setattr(process, "_reported", False)
-    process.on_death(messages.append)
     monkeypatch.setattr(process, "_NOTICE_SECONDS", 0.01)
     cluster = SshLauncher().start(spec, "tcp", tmp_path)
     try:
@@ -116,10 +112,10 @@ def test_a_worker_ends_and_is_reported_once_when_its_connection_breaks(
         (address,) = [address for address, name in cluster.names.items() if name == "1"]
         cluster._loop.call_soon_threadsafe(cluster._ends["worker 1"].connection.abort)
         processes.until(lambda: not processes.lives(pids[address]), "the end of the worker")
-        processes.until(lambda: messages, "the report")
+        processes.until(lambda: deaths, "the report")
     finally:
         cluster.close()
-    (message,) = messages
+    (message,) = deaths
     assert "worker 1" in message
     assert "while it was needed" in message
 

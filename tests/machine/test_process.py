@@ -20,17 +20,6 @@ def watchers():
 
 
 @pytest.fixture
-def deaths(monkeypatch):
-    """Return the list of the deaths that are reported from here on."""
-    monkeypatch.setattr(process, "_watched", {})
-    monkeypatch.setattr(process, "_on_death", None)
-    monkeypatch.setattr(process, "_reported", False)
-    messages = []
-    process.on_death(messages.append)
-    return messages
-
-
-@pytest.fixture
 def sleeper(tag):
     """Return a function that starts a child that does nothing for long."""
     children = []
