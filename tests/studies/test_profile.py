@@ -27,6 +27,7 @@ from distributed.comm import Comm, CommClosedError
 from distributed.comm.inproc import InProc
 from distributed.deploy import Cluster
 from distributed.metrics import context_meter
+from spinning import spin
 
 import commbench
 from commbench.backends.base import Transport
@@ -473,11 +474,6 @@ def test_the_use_of_cores_in_long_pauses_is_not_that_of_a_region(
 ):
     begin = profile.Profiler.begin
 
-    def spin(cpu_s):
-        end_s = time.process_time() + cpu_s
-        while time.process_time() < end_s:
-            pass
-
     def late(profiler):
         spin(1.1)
         begin(profiler)
@@ -491,19 +487,13 @@ def test_the_use_of_cores_in_long_pauses_is_not_that_of_a_region(
 
 
 def test_the_use_of_cores_is_unknown_if_a_worker_joined_and_ended(tmp_path):
-    def spin():
-        end_s = time.process_time() + 1.5
-        while time.process_time() < end_s:
-            pass
-        return os.getpid()
-
     with (
         LocalCluster(n_workers=0, threads_per_worker=1, **QUIET) as cluster,
         Client(cluster) as client,
         commbench.profile(client, output=tmp_path) as run,
     ):
         cluster.scale(1)
-        pid = client.submit(spin).result()
+        pid = client.submit(lambda: spin(1.5) or os.getpid()).result()
         cluster.scale(0)
         processes.until(lambda: not psutil.pid_exists(pid), "the end of the worker")
     assert {*run.tasks["worker"]} == {"0"}
@@ -514,15 +504,8 @@ def test_cpu_time_of_a_region_is_its_own_and_that_of_workers_which_join(tmp_path
     begin = profile.Profiler.begin
 
     def slow(profiler):
-        end_s = time.process_time() + 0.5
-        while time.process_time() < end_s:
-            pass
+        spin(0.5)
         begin(profiler)
-
-    def spin():
-        end_s = time.process_time() + 1.0
-        while time.process_time() < end_s:
-            pass
 
     monkeypatch.setattr(profile.Profiler, "begin", slow)
     with (
@@ -534,7 +517,7 @@ def test_cpu_time_of_a_region_is_its_own_and_that_of_workers_which_join(tmp_path
             pass
         with run.region("joined"):
             cluster.scale(1)
-            client.submit(spin).result()
+            client.submit(spin, 1.0).result()
     cpu_s = run.samples.set_index("workload")["cpu_seconds"]
     assert cpu_s["nothing"] < 0.4
     assert cpu_s["joined"] > 1.0
