@@ -6,7 +6,6 @@
 import re
 import subprocess
 import tomllib
-from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -59,13 +58,6 @@ def test_hints_name_packages_for_cuda_13_where_one_is_installed(extra, installed
 def test_no_message_names_an_extra_of_commbench():
     sources = [path.read_text() for path in (ROOT / "commbench").rglob("*.py")]
     assert not [text for text in sources if re.search(r"install[^\n]*commbench\[", text)]
-
-
-def test_the_names_of_modules_are_unique():
-    """The base classes of plug-ins have one name by convention; ``mpi`` is separate."""
-    paths = (path.relative_to(ROOT / "commbench") for path in (ROOT / "commbench").rglob("*.py"))
-    stems = Counter(path.stem for path in paths if path.parts[0] != "mpi")
-    assert {stem for stem, n in stems.items() if n > 1} == {"__init__", "base"}
 
 
 def test_every_suite_has_a_name_that_is_no_workload_of_commbench():

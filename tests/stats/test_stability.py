@@ -67,20 +67,6 @@ def test_drift_follows_the_order_in_time_over_all_sizes(recorded):
     assert len(stats.drifts(recorded([case], few))) == 0
 
 
-def test_p_values_of_drift_are_uniform_without_drift():
-    dice = np.random.default_rng(2)
-    cases = [builders.case(params={"rows": number}) for number in range(300)]
-    records = [
-        sample(case, float(dice.lognormal(0, 0.1)), launch=launch)
-        for case in cases
-        for launch in range(7)
-    ]
-    table = stats.drifts(builders.in_memory(cases, builders.ended(records)))
-    assert len(table) == 300
-    assert (table["p_value"] < 0.01).mean() <= 0.03
-    assert (table["p_value"] < 0.5).mean() == pytest.approx(0.5, abs=0.15)
-
-
 BIMODAL = [0.88, 7.84, 1.10, 7.90, 1.25, 7.91]
 
 
