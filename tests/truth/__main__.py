@@ -44,9 +44,9 @@ HEAD = """\
 
 {conclusion}
 
-Each trial has an answer that is known beforehand. A question is *shown* if the 95 % interval
+Each trial has a known answer. A question is *shown* if the 95 % interval
 (Clopper and Pearson) of answers that are right, and name nothing false, reaches the goal, *missed*
-if it is below, else *open*. The column *right* has all right ones.
+if it is below, else *open*. *Right* has all right ones.
 `make truth` adds trials for 40 minutes (`ARGS="--minutes 0"` only writes this page) to
 `results/truth/outcomes.jsonl`.
 
