@@ -279,7 +279,7 @@ def _measure(ctx: click.Context, data: Run, suite: Suite, given: dict[str, Any])
     status = run_command.start(suite, {**least, **given})
     if ctx.obj.run is None or status == interrupts.STATUS:
         path = shlex.quote(str(data.path))
-        click.echo(f"interrupted; begin again: commbench prove {path}", err=True)
+        click.echo(f"or begin the proof again: commbench prove {path}", err=True)
         ctx.exit(status)
     click.echo(ctx.obj.run.path, err=True)
     result: Run = ctx.obj.run

@@ -14,8 +14,9 @@ from processes import usage_error
 
 import commbench
 from commbench.analysis.findings import Rule
-from commbench.cli import findings_command
+from commbench.cli import findings_command, run_command
 from commbench.errors import UsageError
+from commbench.harness import interrupts
 from commbench.launchers.mpirun import MpirunLauncher
 from commbench.machine import environment
 from commbench.model import (
@@ -293,6 +294,13 @@ def test_a_proof_has_time_for_six_launches_of_each_case(fake_run, monkeypatch):
         processes.invoke("prove", fake_run)
     # The present state and two remedies.
     assert budgets == [300, 1.25 * 6 * 3 * 40]
+
+
+def test_an_interrupted_proof_can_begin_again(fake_run, monkeypatch):
+    monkeypatch.setattr(run_command, "start", lambda *_: interrupts.STATUS)
+    done = processes.invoke("prove", fake_run)
+    assert done.exit_code == interrupts.STATUS
+    assert f"begin the proof again: commbench prove {fake_run}" in done.stderr
 
 
 @pytest.mark.parametrize(
