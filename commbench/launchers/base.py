@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
+import json
 import os
 import time
 from abc import ABC, abstractmethod
@@ -112,6 +113,18 @@ def worker_preloads(spec: ClusterSpec, preload: Sequence[str]) -> list[str]:
 def scheduler_preloads(preload: Sequence[str]) -> list[str]:
     """Return the modules that the scheduler imports: as configured for Dask, and `preload`."""
     return [*_configured_preloads("scheduler"), *preload]
+
+
+def preload_environment(spec: ClusterSpec, preload: Sequence[str]) -> dict[str, str]:
+    """Return the variables by which schedulers and workers know the modules that they import.
+
+    Dask imports these in the event loop. The modules of its option ``--preload`` are first imported
+    before there is a loop: UCX's thread modes would serve another one.
+    """
+    roles = {"SCHEDULER": scheduler_preloads(preload), "WORKER": worker_preloads(spec, preload)}
+    return {
+        f"DASK_DISTRIBUTED__{role}__PRELOAD": json.dumps(modules) for role, modules in roles.items()
+    }
 
 
 def _configured_preloads(role: str) -> list[str]:

@@ -38,8 +38,8 @@ class ForkedModule:
     arguments
         The module and its arguments.
     environ
-        Environment variables in addition to this process's. Those of glibc's allocator have an
-        effect; libraries that this process has imported may have read others.
+        Environment variables in addition to this process's. Those of Dask's configuration and of
+        glibc's allocator have an effect; other libraries may have read theirs.
     log
         The file for standard output and error.
     """
@@ -78,11 +78,14 @@ class ForkedModule:
 
 
 def _run_module(name: str, arguments: Sequence[str], environ: Mapping[str, str], log: Path) -> None:
+    import dask
+
     process.die_with_parent()
     process.rename(name)
     names = environ.keys() - os.environ.keys()
     os.environ.update(environ)
     process.configure_allocator(names)
+    dask.config.refresh()
     null, output = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_CREAT, 0o666)
     for source, target in ((null, 0), (output, 1), (output, 2)):
         os.dup2(source, target)

@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from commbench.errors import LaunchError, UsageError
 from commbench.launchers import members
-from commbench.launchers.base import Launcher, RunningCluster, worker_preloads
-from commbench.launchers.local import LocalCluster, nanny_environment, preload_options
+from commbench.launchers.base import Launcher, RunningCluster, preload_environment
+from commbench.launchers.local import LocalCluster, nanny_environment
 from commbench.launchers.members import SEARCH_PATHS, forwarded_env
 from commbench.machine import process
 from commbench.model import ClusterSpec
@@ -146,6 +146,7 @@ class JobLauncher(Launcher):
             for key in [*variables]
             if key not in spec.env and (key not in environ or key in SEARCH_PATHS)
         }
+        variables |= preload_environment(spec, preload)
         try:
             return resolve_name(self.job_class)(
                 scheduler=scheduler,
@@ -156,11 +157,7 @@ class JobLauncher(Launcher):
                 protocol=protocol,
                 job_extra_directives=list(extra),
                 job_script_prologue=[*_exports(defaults), *prologue, *_exports(variables)],
-                worker_extra_args=[
-                    *arguments,
-                    "--no-dashboard",
-                    *map(shlex.quote, preload_options(worker_preloads(spec, preload))),
-                ],
+                worker_extra_args=[*arguments, "--no-dashboard"],
                 **options,
             )
         except OSError as error:
@@ -218,7 +215,8 @@ class JobCluster(LocalCluster):
 
     def _start(self, spec: ClusterSpec, protocol: str, preload: Sequence[str]) -> None:
         contact = self._scratch / "scheduler.json"
-        self._start_scheduler(contact, protocol, preload, *self._listens_at(spec))
+        preloads = preload_environment(spec, preload)
+        self._start_scheduler(contact, protocol, preloads, *self._listens_at(spec))
         self._connect_to_scheduler(contact, preload)
         address = self.client.scheduler.address
         for index in range(spec.n_workers):

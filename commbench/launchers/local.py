@@ -22,7 +22,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,8 +32,7 @@ from commbench.launchers.base import (
     Launcher,
     RunningCluster,
     memory_limit,
-    scheduler_preloads,
-    worker_preloads,
+    preload_environment,
 )
 from commbench.machine import environment, gpu, process
 from commbench.model import ClusterSpec, Placement
@@ -72,18 +71,19 @@ class LocalCluster(RunningCluster):
 
     def _start(self, spec: ClusterSpec, protocol: str, preload: Sequence[str]) -> None:
         contact = self._scratch / "scheduler.json"
+        preloads = preload_environment(spec, preload)
         if self._forks:
             for module in (*_IMPORTED, *preload):
                 importlib.import_module(module)
-        self._start_scheduler(contact, protocol, preload, "--host", "127.0.0.1")
+        self._start_scheduler(contact, protocol, preloads, "--host", "127.0.0.1")
         n_processes = LocalLauncher.n_processes(spec)
         # Each worker compares its limit with the memory of its process.
         limit = memory_limit(spec, equal_share(n_processes))
         if _PROCESSES in spec.launcher_options:
             self.shares_processes = True
-            self._start_shared(contact, spec, protocol, preload, limit, n_processes)
+            self._start_shared(contact, spec, protocol, preloads, limit, n_processes)
         else:
-            self._start_workers(contact, spec, protocol, preload, limit)
+            self._start_workers(contact, spec, protocol, preloads, limit)
         self._connect_to_scheduler(contact, preload)
         self._await_workers(spec)
 
@@ -93,10 +93,9 @@ class LocalCluster(RunningCluster):
         self.pids = (os.getpid(), *(process.pid for process in self._processes))
 
     def _start_workers(
-        self, contact: Path, spec: ClusterSpec, protocol: str, preload: Sequence[str],
+        self, contact: Path, spec: ClusterSpec, protocol: str, preloads: Mapping[str, str],
         limit: float,
     ) -> None:  # fmt: skip
-        preloads = preload_options(worker_preloads(spec, preload))
         bindings = spec.placement or (Placement(),) * spec.n_workers
         gpus = gpu.env_for_workers(spec, os.environ)
         for index in range(spec.n_workers):
@@ -105,34 +104,36 @@ class LocalCluster(RunningCluster):
                 "--protocol", protocol, "--host", "127.0.0.1",
                 "--name", str(index), "--no-nanny", "--no-dashboard",
                 "--nthreads", str(spec.threads_per_worker), "--memory-limit", str(limit),
-                *preloads,
-                **{**nanny_environment(), **gpus[index], **_binding_env(bindings[index])},
+                **{
+                    **nanny_environment(), **preloads, **gpus[index],
+                    **_binding_env(bindings[index]),
+                },
             )  # fmt: skip
 
     def _start_shared(
-        self, contact: Path, spec: ClusterSpec, protocol: str, preload: Sequence[str],
+        self, contact: Path, spec: ClusterSpec, protocol: str, preloads: Mapping[str, str],
         limit: float, n_processes: int,
     ) -> None:  # fmt: skip
         """Start several workers in each process, which ``dask spec`` does."""
         options = {
             "scheduler_file": str(contact), "protocol": protocol, "host": "127.0.0.1",
             "dashboard": False, "nthreads": spec.threads_per_worker, "memory_limit": limit,
-            "preload": [*worker_preloads(spec, preload)],
         }  # fmt: skip
         for first in range(n_processes):
             workers = {
                 str(index): {"cls": "distributed.Worker", "opts": options | {"name": str(index)}}
                 for index in range(first, spec.n_workers, n_processes)
             }
-            self._start_dask(f"spec {first}", "--spec", json.dumps(workers), **nanny_environment())
+            self._start_dask(
+                f"spec {first}", "--spec", json.dumps(workers), **nanny_environment(), **preloads
+            )
 
     def _start_scheduler(
-        self, contact: Path, protocol: str, preload: Sequence[str], *options: str
+        self, contact: Path, protocol: str, preloads: Mapping[str, str], *options: str
     ) -> None:
         self._start_dask(
             "scheduler", "--scheduler-file", contact, "--protocol", protocol,
-            "--port", "0", "--no-dashboard", *options,
-            *preload_options(scheduler_preloads(preload)),
+            "--port", "0", "--no-dashboard", *options, **preloads,
         )  # fmt: skip
 
     def _start_dask(self, name: str, /, *options: str | Path, **environ: str) -> None:
@@ -273,11 +274,6 @@ def nanny_environment() -> dict[str, str]:
         for name, value in dask.config.get(key).items()
         if value is not None
     }
-
-
-def preload_options(modules: Sequence[str]) -> list[str]:
-    """Return the options of ``dask scheduler`` and ``dask worker`` that preload `modules`."""
-    return [word for module in modules for word in ("--preload", module)]
 
 
 def equal_share(n_workers: int) -> int:

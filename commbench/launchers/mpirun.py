@@ -8,7 +8,6 @@ ranks.
 
 from __future__ import annotations
 
-import json
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -23,8 +22,7 @@ from commbench.launchers.base import (
     Launcher,
     RunningCluster,
     memory_limit,
-    scheduler_preloads,
-    worker_preloads,
+    preload_environment,
 )
 from commbench.launchers.local import CHILD_COMMAND, LocalCluster, equal_share, nanny_environment
 from commbench.launchers.members import forwarded_env
@@ -58,10 +56,7 @@ class MpirunCluster(LocalCluster):
             "--nthreads", str(spec.threads_per_worker), "--memory-limit",
             str(memory_limit(spec, share)),
         ]  # fmt: skip
-        preloads = {
-            "DASK_DISTRIBUTED__SCHEDULER__PRELOAD": json.dumps(scheduler_preloads(preload)),
-            "DASK_DISTRIBUTED__WORKER__PRELOAD": json.dumps(worker_preloads(spec, preload)),
-        }
+        preloads = preload_environment(spec, preload)
         version = _version(mpiexec)
         where = [*(_ON_THIS_HOST if "HYDRA" in version else _unbound(version, crowded=True))]
         if spec.hosts:

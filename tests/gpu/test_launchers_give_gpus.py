@@ -50,7 +50,8 @@ def test_job_scripts_have_all_variables_but_the_gpu(monkeypatch):
              "--launcher-option", "memory=8GB", "--launches", "1", "--dry-run"]  # fmt: skip
     done = processes.invoke(*words)
     assert done.exit_code == 0, done.output
-    assert "--preload commbench.machine.gpu.preload" in done.output
+    preloads = 'export DASK_DISTRIBUTED__WORKER__PRELOAD=\'["commbench.machine.gpu.preload"'
+    assert preloads in done.output
     assert "export COMMBENCH_GPU='{" in done.output
     assert '"rmm_pool": "10GB"' in done.output
     assert "CUDA_VISIBLE_DEVICES" not in done.output

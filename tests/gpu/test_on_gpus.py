@@ -16,7 +16,9 @@ from commbench.model import ClusterSpec
 N_GPUS = len(gpu.devices(os.environ))
 SHARED = ClusterSpec(device="gpu", workers_per_gpu=1 if N_GPUS > 1 else 2, rmm_pool="1GB")
 LACKING = gpu.missing(SHARED, 2, ("cudf", "dask_cudf"), os.environ, here=True)
-BACKENDS = ("tcp", "ucx", "ucx:tcp", "ucx:shm", "ucx:tcp+nvlink", "ucx:ib", "mpi")
+BACKENDS = (
+    "tcp", "ucx", "ucx:thread-future", "ucx:tcp", "ucx:shm", "ucx:tcp+nvlink", "ucx:ib", "mpi",
+)  # fmt: skip
 WORKLOADS = {
     "pingpong": ("--sizes", "8,1MiB,16MiB", "--layers", "raw,coroutine,comm,worker"),
     "transpose-sum": ("--size", "4000", "--chunk", "1000"),

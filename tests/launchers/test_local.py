@@ -265,7 +265,11 @@ def test_workers_that_share_processes_are_measured_without_their_threads(tmp_pat
 
 @pytest.mark.parametrize("options", [{}, {"processes": "1"}])
 def test_preloads_of_the_configuration_come_before_those_of_the_workload(options, tag, tmp_path):
-    (tmp_path / "mine.py").write_text("def dask_setup(server):\n    server.mine = True\n")
+    # UCX's thread modes serve the loop in which a preload initializes UCX.
+    (tmp_path / "mine.py").write_text(
+        "import asyncio\nloop = asyncio.get_running_loop()\n"
+        "def dask_setup(server):\n    server.mine = server.loop.asyncio_loop is loop\n"
+    )
     preload = [str(tmp_path / "mine.py")]
     spec = ClusterSpec(n_workers=1, launcher_options=options)
     keys = ("distributed.scheduler.preload", "distributed.worker.preload")
@@ -282,6 +286,7 @@ def test_preloads_of_the_configuration_come_before_those_of_the_workload(options
         ).values()
         assert names == [*preload, "colorsys"]
         assert client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.mine)
+        assert all(client.run(lambda dask_worker: dask_worker.mine).values())
 
 
 def test_gpu_setup_comes_before_all_that_may_use_cuda():
