@@ -32,7 +32,7 @@ processes on other hosts.
 """
 
 _LOG_TAIL_LINES = 12
-_MAX_CAUSES = 3
+_MAX_EXCEPTIONS = 4
 _EXCEPTION = re.compile(r"[A-Za-z_.]+(Error|Exception): ")
 """The last line of a traceback."""
 _NOTICE_SECONDS = 1.0
@@ -258,12 +258,13 @@ def describe_exit(status: int) -> str:
 def tail(log: Path) -> str:
     """Return the last lines of `log` for an error message, or "" if there are none.
 
-    Exceptions that caused the last one precede them.
+    If an exception is the last, these are the exceptions that caused it, and itself.
     """
     try:
         lines = log.read_text(errors="replace").splitlines()
     except OSError:
         return ""
-    causes = [line for line in lines[:-_LOG_TAIL_LINES] if _EXCEPTION.match(line)]
-    shown = [*causes[-_MAX_CAUSES:], *lines[-_LOG_TAIL_LINES:]]
+    ends_in_exception = bool(lines) and _EXCEPTION.match(lines[-1])
+    exceptions = [line for line in lines if _EXCEPTION.match(line)]
+    shown = exceptions[-_MAX_EXCEPTIONS:] if ends_in_exception else lines[-_LOG_TAIL_LINES:]
     return f"; its last words ({log}):\n  " + "\n  ".join(shown) if shown else ""

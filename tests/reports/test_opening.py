@@ -509,11 +509,14 @@ def test_a_backend_of_which_no_launch_ended_well_has_no_verdict(recorded):
 
 def test_failures_are_in_the_opening(recorded):
     case = builders.case()
-    records = [*launches(case, SAME), *(builders.failure(case, launch=n) for n in range(4))]
-    text = terminal.render(recorded([case], records))
+    failures = [
+        *(builders.failure(case, f"process {n} broke", launch=n) for n in range(4)),
+        *(builders.failure(case, what, launch=5) for what in ("a", "b", "c", "d")),
+    ]
+    text = terminal.render(recorded([case], [*launches(case, SAME), *failures]))
+    assert "✗ merge over tcp, launch 0 and 3 more (launch): process 0 broke\n" in text
     assert text.count("✗ merge over tcp, launch") == 3
-    assert "): it broke" in text
-    assert "✗ 1 more failure\n" in text
+    assert "✗ 2 more failures\n" in text
 
 
 def test_a_run_of_failures_begins_with_them():

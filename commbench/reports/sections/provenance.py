@@ -23,7 +23,7 @@ from commbench.reports.sections import (
 from commbench.stats.selection import in_suite_order
 
 _MAX_FAILURES = 3
-"""The maximum failures in the opening."""
+"""The maximum lines for failures in the opening."""
 _MAX_BINDINGS = 16
 """The maximum workers whose placement is shown."""
 _MAX_LOCATIONS = 24
@@ -130,10 +130,16 @@ def failure_tables(run: Run) -> Iterator[Table]:
 
 
 def failures_opening(run: Run) -> Iterator[str]:
-    """Yield a line for each of the first failures."""
-    for row in run.failures.head(_MAX_FAILURES).itertuples():
-        yield f"✗ {run.case_names[row.case_id]}, launch {row.launch} ({row.stage}): {row.message}"
-    if (n_more := len(run.failures) - _MAX_FAILURES) > 0:
+    """Yield a line for each of the first failures; those of a case that are alike share one."""
+    # Processes and folders of launches differ in numbers.
+    alike = run.failures["message"].str.replace(r"\d+", "", regex=True)
+    groups = [rows for _, rows in run.failures.groupby(["case_id", alike], sort=False)]
+    for rows in groups[:_MAX_FAILURES]:
+        row = rows.iloc[0]
+        more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+        where = f"{run.case_names[row['case_id']]}, launch {row['launch']}{more}"
+        yield f"✗ {where} ({row['stage']}): {row['message']}"
+    if n_more := sum(map(len, groups[_MAX_FAILURES:])):
         yield f"✗ {plural(n_more, 'more failure')}"
 
 
