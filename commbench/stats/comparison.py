@@ -115,26 +115,19 @@ def comparisons(run: Run, min_effect: float | None = None) -> list[Comparison]:
         nbytes = run.message_bytes(side.case.id, side.layer, side.payload_bytes)
         key = _task(side.case), side.layer, side.payload_bytes, nbytes
         groups.setdefault(key, []).append(side)
-    measured, are_twins, after_twins = [], [], []
-    for group in groups.values():
+    measured, are_twins, tasks = [], [], []
+    for task, group in groups.items():
         complete = len({side.blocks for side in group}) == 1
         medians = [side.medians for side in group]
         alike = inference.all_alike(medians, paired=complete) if len(group) > 2 else 0.0
         pairs = [pair for pair in combinations(group, 2) if _are_compared(*pair)]
         unequal = [_is_unequal((run, run), *pair, min_effect) for pair in pairs]
-        compared = compare_pairs(
+        measured += compare_pairs(
             pairs, min_effect, alike=alike, paired=True, alpha=alpha, unequal=unequal
         )
-        twins = [bool(one.case.original or two.case.original) for one, two in pairs]
-        measured += compared
-        are_twins += twins
-        after_twins += _without_contradicted(compared, twins, [None] * len(pairs))
-    # What one control contradicts must remain a control for others.
-    after_copies = _without_copies(measured, are_twins)
-    return [
-        two if two.verdict != each.verdict else one
-        for each, one, two in zip(measured, after_twins, after_copies, strict=True)
-    ]
+        are_twins += [bool(one.case.original or two.case.original) for one, two in pairs]
+        tasks += [task] * len(pairs)
+    return _without_contradicted(measured, are_twins, tasks)
 
 
 def _is_unequal(runs: tuple[Run, Run], one: Side, two: Side, min_effect: float) -> bool:
@@ -165,34 +158,35 @@ def _are_compared(one: Side, two: Side) -> bool:
     return len(originals) == 1 or not any(case.original for case in cases)
 
 
-def _without_copies(
-    comparisons: Sequence[Comparison], are_twins: Sequence[bool]
-) -> list[Comparison]:
-    """Return the comparisons; none but of twins has a smaller difference than memory copies."""
-    are_controls = [
-        twins or each.layer == "memcpy" for each, twins in zip(comparisons, are_twins, strict=True)
-    ]
-    keys = [(each.baseline_id, each.candidate_id, each.payload_bytes) for each in comparisons]
-    return _without_contradicted(comparisons, are_controls, keys)
-
-
 def _without_contradicted(
-    comparisons: Sequence[Comparison], are_controls: Sequence[bool], keys: Sequence[object]
+    comparisons: Sequence[Comparison], are_twins: Sequence[bool], tasks: Sequence[object]
 ) -> list[Comparison]:
-    """Return the comparisons; none has a smaller difference than a control with the same key."""
+    """Return the comparisons; none has a smaller difference than one of its controls.
+
+    Its controls are the twins of its task, and the memory copies of its cases and size.
+    """
 
     def size(comparison: Comparison) -> float:
         differs = comparison.verdict in ("faster", "slower")
         return abs(math.log(comparison.ratio)) if differs else 0.0
 
-    limits: dict[object, float] = {}
-    for each, control, key in zip(comparisons, are_controls, keys, strict=True):
-        limits[key] = max(limits.get(key, 0.0), size(each) if control else 0.0)
+    are_copies = [each.layer == "memcpy" for each in comparisons]
+    pairs = [(each.baseline_id, each.candidate_id, each.payload_bytes) for each in comparisons]
+    # What one control contradicts remains a control for others.
+    twins: dict[object, float] = dict.fromkeys(tasks, 0.0)
+    copies = dict.fromkeys(pairs, 0.0)
+    for each, task, pair, is_twin, is_copy in zip(
+        comparisons, tasks, pairs, are_twins, are_copies, strict=True
+    ):
+        twins[task] = max(twins[task], size(each) if is_twin else 0.0)
+        copies[pair] = max(copies[pair], size(each) if is_copy else 0.0)
+    limits = [
+        0.0 if is_twin else twins[task] if is_copy else max(twins[task], copies[pair])
+        for task, pair, is_twin, is_copy in zip(tasks, pairs, are_twins, are_copies, strict=True)
+    ]
     return [
-        each
-        if control or not 0 < size(each) <= limits[key]
-        else replace(each, verdict="inconclusive")
-        for each, control, key in zip(comparisons, are_controls, keys, strict=True)
+        replace(each, verdict="inconclusive") if 0 < size(each) <= limit else each
+        for each, limit in zip(comparisons, limits, strict=True)
     ]
 
 
@@ -282,7 +276,7 @@ def between(
         for one, two in pairs
     ]
     compared = compare_pairs(pairs, min_effect, paired=interleaved, unequal=unequal)
-    compared = _without_copies(compared, [False] * len(compared))
+    compared = _without_contradicted(compared, [False] * len(pairs), [None] * len(pairs))
     usual = _session_ratios(history, control, len({one.case.id for one, _ in pairs}))
     return [
         _after_sessions(each, usual.get(one.key, math.nan))
