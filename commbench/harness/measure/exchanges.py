@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from commbench.backends.base import Backend, Transport
-from commbench.backends.endpoints import DeviceEndpoint, Endpoint, Endpoints, repeats
+from commbench.backends.endpoints import DeviceEndpoint, Endpoint, repeats
 from commbench.harness.measure.peer import (
     ROUND,
     STAMP_BYTES,
     Kind,
     byte_array,
+    endpoints,
     read_window,
     write_window,
 )
@@ -269,11 +270,7 @@ async def open_conversation(
 
         comm = await connect(address, **Security().get_connection_args("worker"))
         return CommConversation(comm, backend, workload, mode)
-    endpoints = backend.endpoints(layer)
-    assert isinstance(endpoints, Endpoints), (
-        f"{backend.head} has no Endpoints at the layer {layer}: unavailable_layer must say so"
-    )
-    endpoint = await endpoints.connect(address)
+    endpoint = await endpoints(backend, layer).connect(address)
     if workload.context.device == "gpu":
         endpoint = DeviceEndpoint(endpoint)
     return EndpointConversation(endpoint, backend, workload, mode)

@@ -298,12 +298,17 @@ async def serve(layer: str, backend: Backend, ip: str = "127.0.0.1") -> AsyncIte
         async with listen(address, partial(_comm_answers, backend), **secrets) as listener:
             yield listener.contact_address
     else:
-        endpoints = backend.endpoints(layer)
-        assert isinstance(endpoints, Endpoints), (
-            f"{backend.head} has no Endpoints at the layer {layer}: unavailable_layer must say so"
-        )
-        async with endpoints.listen(_endpoint_answers, ip) as address:
+        async with endpoints(backend, layer).listen(_endpoint_answers, ip) as address:
             yield address
+
+
+def endpoints(backend: Backend, layer: str) -> Endpoints:
+    """Return the backend's endpoints at `layer`, which must be available."""
+    given = backend.endpoints(layer)
+    assert isinstance(given, Endpoints), (
+        f"{backend.head} has no Endpoints at the layer {layer}: unavailable_layer must say so"
+    )
+    return given
 
 
 async def _comm_answers(backend: Backend, comm: Any) -> None:
