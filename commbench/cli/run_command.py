@@ -403,6 +403,7 @@ def _print_scripts(launches: Sequence[Launch], output: Path) -> None:
         scratch = runner.scratch_folder(launch, output.resolve() / "RUN")
         backend = parse(launch.case.backend)
         environ = runner.environment(launch, backend, scratch)
-        script = launcher.script(cluster, backend.protocol, scratch, environ)
+        preload = workloads.load(case.workload).preload
+        script = launcher.script(cluster, backend.protocol, scratch, environ, preload)
         click.echo(f"{case.workload} over {case.variant}, in each of its launches:", err=True)
         click.echo(script, nl=False)

@@ -61,17 +61,15 @@ def _measure(
         return
     # Imported before the cluster starts, because a backend that polls slows imports down.
     measure: Any
-    preload: tuple[str, ...] = ()
     if isinstance(workload, ClusterWorkload):
         from commbench.harness.measure.cluster import measure_cluster as measure
 
-        preload = workload.preload
         workload.set_up()
     else:
         from commbench.harness.measure.fetches import measure_fetches as measure
 
     launcher = registry.load("launcher", case.cluster.launcher)()
-    running = launcher.start(case.cluster, backend.protocol, scratch, preload)
+    running = launcher.start(case.cluster, backend.protocol, scratch, workload.preload)
     with running as cluster, watched.on(cluster):
         conditions.validate_gpus(launch, cluster, emit)
         measure(launch, workload, backend, cluster, emit)

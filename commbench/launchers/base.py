@@ -123,7 +123,9 @@ def preload_environment(spec: ClusterSpec, preload: Sequence[str]) -> dict[str, 
     """
     roles = {"SCHEDULER": scheduler_preloads(preload), "WORKER": worker_preloads(spec, preload)}
     return {
-        f"DASK_DISTRIBUTED__{role}__PRELOAD": json.dumps(modules) for role, modules in roles.items()
+        f"DASK_DISTRIBUTED__{role}__PRELOAD": json.dumps(modules)
+        for role, modules in roles.items()
+        if modules
     }
 
 
@@ -231,8 +233,9 @@ class Launcher(ABC):
         return {}
 
     def script(
-        self, spec: ClusterSpec, protocol: str, scratch: Path, environ: Mapping[str, str]
-    ) -> str:
+        self, spec: ClusterSpec, protocol: str, scratch: Path, environ: Mapping[str, str],
+        preload: Sequence[str] = (),
+    ) -> str:  # fmt: skip
         """Return the job script that ``start`` would submit, without submitting it.
 
         `environ` is the environment of the launch.
@@ -242,7 +245,7 @@ class Launcher(ABC):
         UsageError
             If the launcher submits no jobs.
         """
-        del spec, protocol, scratch, environ
+        del spec, protocol, scratch, environ, preload
         known = registry.loadable("launcher").items()
         able = [name for name, kind in known if kind.script is not Launcher.script]
         raise UsageError(

@@ -99,9 +99,10 @@ class JobLauncher(Launcher):
         return dict(dask.config.get(f"jobqueue.{self.name}.scheduler-options", {}))
 
     def script(  # noqa: D102
-        self, spec: ClusterSpec, protocol: str, scratch: Path, environ: Mapping[str, str]
-    ) -> str:
-        job = self.job(spec, protocol, scratch, environ, _UNKNOWN_SCHEDULER, "0")
+        self, spec: ClusterSpec, protocol: str, scratch: Path, environ: Mapping[str, str],
+        preload: Sequence[str] = (),
+    ) -> str:  # fmt: skip
+        job = self.job(spec, protocol, scratch, environ, _UNKNOWN_SCHEDULER, "0", preload)
         return str(job.job_script())
 
     def start(  # noqa: D102

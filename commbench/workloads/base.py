@@ -92,6 +92,8 @@ class Workload(ABC):
     """The parameters of a small problem, for ``--quick``."""
     gpu_packages: ClassVar[tuple[str, ...]] = ()
     """The packages besides CuPy that are imported for data in GPU memory."""
+    preload: ClassVar[tuple[str, ...]] = ()
+    """Modules that every process of a cluster imports before it communicates."""
     has_cluster: ClassVar[bool] = True
     """Whether it runs on a cluster, and not between two processes."""
     on_gpu: ClassVar[bool] = True
@@ -127,8 +129,6 @@ class ClusterWorkload(Workload):
     value, which persists it, and waits for the result (the sample), then calls ``verify``.
     """
 
-    preload: ClassVar[tuple[str, ...]] = ()
-    """Modules that every process of the cluster imports before it communicates."""
     bytes_per_second: ClassVar[float] = 1e8
     """The payload over the seconds of an iteration, roughly."""
 

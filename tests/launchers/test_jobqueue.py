@@ -109,7 +109,7 @@ def test_a_script_exports_the_variables_of_backend_and_user(queue, tmp_path, mon
     monkeypatch.setenv("LD_LIBRARY_PATH", "/login")
     prologue = (
         "job_script_prologue=export UCX_TLS=loses SITE=yes MKL_NUM_THREADS=4 "
-        "LD_LIBRARY_PATH=/module:$LD_LIBRARY_PATH"
+        "LD_LIBRARY_PATH=/module:$LD_LIBRARY_PATH DASK_DISTRIBUTED__WORKER__PRELOAD=loses"
     )
     (script,) = dry_run(
         queue, "--launches", 1, "--backends", "ucx:shm",
@@ -123,6 +123,8 @@ def test_a_script_exports_the_variables_of_backend_and_user(queue, tmp_path, mon
     assert environ["OMP_NUM_THREADS"] == "1"
     assert (environ["SITE"], environ["MKL_NUM_THREADS"]) == ("yes", "4")
     assert environ["LD_LIBRARY_PATH"] == "/module:/login"
+    preloads = dask.config.collect_env(environ)["distributed"]["worker"]["preload"]
+    assert preloads == ["dask.dataframe"]
 
 
 @EACH_QUEUE
