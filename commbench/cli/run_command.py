@@ -305,7 +305,10 @@ def _execute(
             text = registry.load("report", "tables" if given.get("verbose") else "terminal")(run)
             if call is not None:
                 call.run = run
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, RuntimeError) as error:
+        # Before Python 3.12, one in __set_name__, as within an import, raises a RuntimeError.
+        if not {KeyboardInterrupt} & {type(error), type(error.__cause__)}:
+            raise
         interrupted, text = True, ""
     except UnwritableError as error:
         # A side of an A/B does not go on.

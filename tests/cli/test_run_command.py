@@ -465,3 +465,17 @@ def test_commands_names_and_options_are_completed():
     assert "run" in completed("unknown --backends", "")
     assert completed("run merge", "--backe") == {"--backends"}
     assert completed("run", "my_job.p") == {"my_job.p"}  # a file, by the shell
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
+def test_an_interrupt_of_an_import_in_a_report_is_one(error, tmp_path, monkeypatch):
+    class Descriptor:
+        def __set_name__(self, *_):
+            raise error
+
+    monkeypatch.setattr(
+        run_command, "write_report", lambda *_: type("", (), {"name": Descriptor()})
+    )
+    once = ("--backends", "fake", "--launches", 1, "--iterations", 1)
+    result = run(tmp_path, *once)
+    assert ("to go on: commbench run --resume" in result.stderr) == (error is KeyboardInterrupt)
