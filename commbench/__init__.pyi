@@ -24,6 +24,7 @@ from .errors import UsageError as UsageError
 from .errors import VerificationError as VerificationError
 from .launchers.base import Launcher as Launcher
 from .launchers.base import RunningCluster as RunningCluster
+from .launchers.base import preload_environment as preload_environment
 from .launchers.base import worker_preloads as worker_preloads
 from .launchers.members import check_workers as check_workers
 from .launchers.members import unwatch_workers as unwatch_workers

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib.util
-import json
 import os
 import time
 from abc import ABC, abstractmethod
@@ -123,7 +122,7 @@ def preload_environment(spec: ClusterSpec, preload: Sequence[str]) -> dict[str, 
     """
     roles = {"SCHEDULER": scheduler_preloads(preload), "WORKER": worker_preloads(spec, preload)}
     return {
-        f"DASK_DISTRIBUTED__{role}__PRELOAD": json.dumps(modules)
+        f"DASK_DISTRIBUTED__{role}__PRELOAD": repr(modules)
         for role, modules in roles.items()
         if modules
     }

@@ -85,10 +85,11 @@ def _run_module(name: str, arguments: Sequence[str], environ: Mapping[str, str],
     names = environ.keys() - os.environ.keys()
     os.environ.update(environ)
     process.configure_allocator(names)
-    dask.config.refresh()
     null, output = os.open(os.devnull, os.O_RDONLY), os.open(log, os.O_WRONLY | os.O_CREAT, 0o666)
     for source, target in ((null, 0), (output, 1), (output, 2)):
         os.dup2(source, target)
+    # What this process's modules have set remains.
+    dask.config.update(dask.config.config, dask.config.collect_env(environ))
     sys.argv = [*arguments]
     runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
 

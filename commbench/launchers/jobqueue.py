@@ -102,7 +102,13 @@ class JobLauncher(Launcher):
         self, spec: ClusterSpec, protocol: str, scratch: Path, environ: Mapping[str, str],
         preload: Sequence[str] = (),
     ) -> str:  # fmt: skip
-        job = self.job(spec, protocol, scratch, environ, _UNKNOWN_SCHEDULER, "0", preload)
+        import dask
+
+        # The launch finds preloads of the case in its environment.
+        key = "distributed.worker.preload"
+        given = dask.config.get(key, None, config=dask.config.collect_env(environ))
+        with dask.config.set({} if given is None else {key: given}):
+            job = self.job(spec, protocol, scratch, environ, _UNKNOWN_SCHEDULER, "0", preload)
         return str(job.job_script())
 
     def start(  # noqa: D102
@@ -216,8 +222,7 @@ class JobCluster(LocalCluster):
 
     def _start(self, spec: ClusterSpec, protocol: str, preload: Sequence[str]) -> None:
         contact = self._scratch / "scheduler.json"
-        preloads = preload_environment(spec, preload)
-        self._start_scheduler(contact, protocol, preloads, *self._listens_at(spec))
+        self._start_scheduler(contact, protocol, *self._listens_at(spec))
         self._connect_to_scheduler(contact, preload)
         address = self.client.scheduler.address
         for index in range(spec.n_workers):

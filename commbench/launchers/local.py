@@ -22,7 +22,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,6 +59,7 @@ class LocalCluster(RunningCluster):
         self._forks = forks
         self._processes: list[process.Child] = []
         self._scratch = scratch
+        self._preloads = preload_environment(spec, preload)
         self._timeout_s = spec.start_timeout_s
         self._deadline = time.monotonic() + self._timeout_s
         try:
@@ -71,19 +72,18 @@ class LocalCluster(RunningCluster):
 
     def _start(self, spec: ClusterSpec, protocol: str, preload: Sequence[str]) -> None:
         contact = self._scratch / "scheduler.json"
-        preloads = preload_environment(spec, preload)
         if self._forks:
             for module in (*_IMPORTED, *preload):
                 importlib.import_module(module)
-        self._start_scheduler(contact, protocol, preloads, "--host", "127.0.0.1")
+        self._start_scheduler(contact, protocol, "--host", "127.0.0.1")
         n_processes = LocalLauncher.n_processes(spec)
         # Each worker compares its limit with the memory of its process.
         limit = memory_limit(spec, equal_share(n_processes))
         if _PROCESSES in spec.launcher_options:
             self.shares_processes = True
-            self._start_shared(contact, spec, protocol, preloads, limit, n_processes)
+            self._start_shared(contact, spec, protocol, limit, n_processes)
         else:
-            self._start_workers(contact, spec, protocol, preloads, limit)
+            self._start_workers(contact, spec, protocol, limit)
         self._connect_to_scheduler(contact, preload)
         self._await_workers(spec)
 
@@ -92,10 +92,7 @@ class LocalCluster(RunningCluster):
         self.names = {address: str(info["name"]) for address, info in workers.items()}
         self.pids = (os.getpid(), *(process.pid for process in self._processes))
 
-    def _start_workers(
-        self, contact: Path, spec: ClusterSpec, protocol: str, preloads: Mapping[str, str],
-        limit: float,
-    ) -> None:  # fmt: skip
+    def _start_workers(self, contact: Path, spec: ClusterSpec, protocol: str, limit: float) -> None:
         bindings = spec.placement or (Placement(),) * spec.n_workers
         gpus = gpu.env_for_workers(spec, os.environ)
         for index in range(spec.n_workers):
@@ -104,16 +101,12 @@ class LocalCluster(RunningCluster):
                 "--protocol", protocol, "--host", "127.0.0.1",
                 "--name", str(index), "--no-nanny", "--no-dashboard",
                 "--nthreads", str(spec.threads_per_worker), "--memory-limit", str(limit),
-                **{
-                    **nanny_environment(), **preloads, **gpus[index],
-                    **_binding_env(bindings[index]),
-                },
+                **{**nanny_environment(), **gpus[index], **_binding_env(bindings[index])},
             )  # fmt: skip
 
     def _start_shared(
-        self, contact: Path, spec: ClusterSpec, protocol: str, preloads: Mapping[str, str],
-        limit: float, n_processes: int,
-    ) -> None:  # fmt: skip
+        self, contact: Path, spec: ClusterSpec, protocol: str, limit: float, n_processes: int
+    ) -> None:
         """Start several workers in each process, which ``dask spec`` does."""
         options = {
             "scheduler_file": str(contact), "protocol": protocol, "host": "127.0.0.1",
@@ -124,20 +117,17 @@ class LocalCluster(RunningCluster):
                 str(index): {"cls": "distributed.Worker", "opts": options | {"name": str(index)}}
                 for index in range(first, spec.n_workers, n_processes)
             }
-            self._start_dask(
-                f"spec {first}", "--spec", json.dumps(workers), **nanny_environment(), **preloads
-            )
+            self._start_dask(f"spec {first}", "--spec", json.dumps(workers), **nanny_environment())
 
-    def _start_scheduler(
-        self, contact: Path, protocol: str, preloads: Mapping[str, str], *options: str
-    ) -> None:
+    def _start_scheduler(self, contact: Path, protocol: str, *options: str) -> None:
         self._start_dask(
             "scheduler", "--scheduler-file", contact, "--protocol", protocol,
-            "--port", "0", "--no-dashboard", *options, **preloads,
+            "--port", "0", "--no-dashboard", *options,
         )  # fmt: skip
 
     def _start_dask(self, name: str, /, *options: str | Path, **environ: str) -> None:
         arguments = ["dask", name.partition(" ")[0], *map(str, options)]
+        environ |= self._preloads
         if not self._forks:
             self._spawn(name, *CHILD_COMMAND, "-m", *arguments, **environ)
             return

@@ -22,7 +22,6 @@ from commbench.launchers.base import (
     Launcher,
     RunningCluster,
     memory_limit,
-    preload_environment,
 )
 from commbench.launchers.local import CHILD_COMMAND, LocalCluster, equal_share, nanny_environment
 from commbench.launchers.members import forwarded_env
@@ -56,7 +55,6 @@ class MpirunCluster(LocalCluster):
             "--nthreads", str(spec.threads_per_worker), "--memory-limit",
             str(memory_limit(spec, share)),
         ]  # fmt: skip
-        preloads = preload_environment(spec, preload)
         version = _version(mpiexec)
         where = [*(_ON_THIS_HOST if "HYDRA" in version else _unbound(version, crowded=True))]
         if spec.hosts:
@@ -64,12 +62,11 @@ class MpirunCluster(LocalCluster):
             mpi = registry.load("backend", "mpi")
             chosen = forwarded_env(os.environ, spec.env, nanny_environment(), mpi.variables)
             # The command has names only, so that it does not show the key.
-            names = [*chosen, *preloads, *({mpi.key_variable} & os.environ.keys())]
+            names = [*chosen, *self._preloads, *({mpi.key_variable} & os.environ.keys())]
             where = _where(version, spec, names)
         ranks = _ranks(_gpus(spec, crowd), rank)
-        self._spawn(
-            "mpiexec", *CHILD_COMMAND, mpiexec, *where, *ranks, **nanny_environment(), **preloads
-        )
+        environ = {**nanny_environment(), **self._preloads}
+        self._spawn("mpiexec", *CHILD_COMMAND, mpiexec, *where, *ranks, **environ)
         self._connect_to_scheduler(contact, preload)
         members.join(self, spec, protocol, self._deadline)
         # A rank whose worker has left waits in MPI_Finalize.

@@ -32,8 +32,8 @@ processes on other hosts.
 """
 
 _LOG_TAIL_LINES = 12
-_MAX_EXCEPTIONS = 4
-_EXCEPTION = re.compile(r"[A-Za-z_.]+(Error|Exception): ")
+_MAX_CAUSES = 3
+_EXCEPTION = re.compile(r"[\w.]*(Error|Exception): ")
 """The last line of a traceback."""
 _NOTICE_SECONDS = 1.0
 GONE_SECONDS = 10.0
@@ -258,13 +258,14 @@ def describe_exit(status: int) -> str:
 def tail(log: Path) -> str:
     """Return the last lines of `log` for an error message, or "" if there are none.
 
-    If an exception is the last, these are the exceptions that caused it, and itself.
+    Exceptions before them come first. If one is the last line, the frames are left out.
     """
     try:
         lines = log.read_text(errors="replace").splitlines()
     except OSError:
         return ""
     ends_in_exception = bool(lines) and _EXCEPTION.match(lines[-1])
-    exceptions = [line for line in lines if _EXCEPTION.match(line)]
-    shown = exceptions[-_MAX_EXCEPTIONS:] if ends_in_exception else lines[-_LOG_TAIL_LINES:]
+    n_whole = 1 if ends_in_exception else _LOG_TAIL_LINES
+    causes = [line for line in lines[:-n_whole] if _EXCEPTION.match(line)]
+    shown = [*causes[-_MAX_CAUSES:], *lines[-n_whole:]]
     return f"; its last words ({log}):\n  " + "\n  ".join(shown) if shown else ""

@@ -1,6 +1,7 @@
 """Each launcher gives every worker another GPU."""
 
 import importlib.util
+import shlex
 
 import fake_machine
 import processes
@@ -50,8 +51,8 @@ def test_job_scripts_have_all_variables_but_the_gpu(monkeypatch):
              "--launcher-option", "memory=8GB", "--launches", "1", "--dry-run"]  # fmt: skip
     done = processes.invoke(*words)
     assert done.exit_code == 0, done.output
-    preloads = '["commbench.machine.gpu.preload", "dask.dataframe"]'
-    assert f"export DASK_DISTRIBUTED__WORKER__PRELOAD='{preloads}'" in done.output
+    preloads = shlex.quote(repr(["commbench.machine.gpu.preload", "dask.dataframe"]))
+    assert f"export DASK_DISTRIBUTED__WORKER__PRELOAD={preloads}" in done.output
     assert "export COMMBENCH_GPU='{" in done.output
     assert '"rmm_pool": "10GB"' in done.output
     assert "CUDA_VISIBLE_DEVICES" not in done.output

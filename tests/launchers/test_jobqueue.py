@@ -6,6 +6,7 @@ A real Slurm is in ``test_jobqueue_slurm.py``.
 import asyncio
 import itertools
 import os
+import shlex
 import subprocess
 import sys
 from dataclasses import replace
@@ -125,6 +126,15 @@ def test_a_script_exports_the_variables_of_backend_and_user(queue, tmp_path, mon
     assert environ["LD_LIBRARY_PATH"] == "/module:/login"
     preloads = dask.config.collect_env(environ)["distributed"]["worker"]["preload"]
     assert preloads == ["dask.dataframe"]
+
+
+def test_a_script_has_the_preloads_of_the_case_before_those_of_the_workload(tmp_path):
+    environ = {**os.environ, "DASK_DISTRIBUTED__WORKER__PRELOAD": "['mine']"}
+    script = registry.load("launcher", "slurm")().script(
+        spec("slurm"), "tcp", tmp_path, environ, ("ours",)
+    )
+    preloads = shlex.quote(repr(["mine", "ours"]))
+    assert f"export DASK_DISTRIBUTED__WORKER__PRELOAD={preloads}\n" in script
 
 
 @EACH_QUEUE

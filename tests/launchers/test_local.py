@@ -44,7 +44,7 @@ sys.exit(int(sys.argv[2]))
 
 
 CLUSTER = """
-import json, os, resource, sys
+import dask, json, os, resource, sys
 from pathlib import Path
 from commbench.launchers.local import LocalLauncher
 from commbench.model import ClusterSpec
@@ -58,15 +58,20 @@ def page_faults():
 def settings():
     from distributed.comm.utils import OFFLOAD_THRESHOLD
     from distributed.protocol.utils import BIG_BYTES_SHARD_SIZE
-    return OFFLOAD_THRESHOLD, BIG_BYTES_SHARD_SIZE, os.environ.get("MKL_NUM_THREADS")
+    mine = dask.config.get("mine", None)
+    return OFFLOAD_THRESHOLD, BIG_BYTES_SHARD_SIZE, os.environ.get("MKL_NUM_THREADS"), mine
 
+def preloads(dask_scheduler=None, dask_worker=None):
+    server = dask_scheduler or dask_worker
+    return server and [each.name for each in server.preloads]
 def in_all(read):
     return [client.run_on_scheduler(read), read(), *client.run(read).values()]
 
 spec = ClusterSpec(launcher_options={"start": sys.argv[1]})
-with LocalLauncher().start(spec, "tcp", Path.cwd()) as cluster:
+Path("sets_mine.py").write_text("import dask; dask.config.set(mine=1)")
+with LocalLauncher().start(spec, "tcp", Path.cwd(), ("sets_mine",)) as cluster:
     client = cluster.client
-    print(json.dumps([in_all(page_faults), in_all(settings)]))
+    print(json.dumps([in_all(page_faults), in_all(settings), in_all(preloads)]))
 """
 N_PAGES = 20 * (1 << 20) // resource.getpagesize()
 
@@ -149,7 +154,7 @@ def test_processes_with_a_gpu_or_a_placement_start_anew(spec, forked):
 
 
 def read(start, environ, folder):
-    """Return page faults and settings of the scheduler, the client, and two workers."""
+    """Return page faults, settings and preloads of scheduler, client and two workers."""
     tag = processes.Tag()
     try:
         output = subprocess.check_output(
@@ -192,7 +197,11 @@ def test_only_workers_have_the_allocator_of_a_nanny(launched):
 
 
 def test_settings_that_are_read_at_import_reach_all_processes(launched):
-    assert launched[1] == [[5_000_000, 3_000_000, "2"]] * 4
+    assert launched[1] == [[5_000_000, 3_000_000, "2", 1]] * 4
+
+
+def test_scheduler_and_workers_have_the_preloads(launched):
+    assert launched[2] == [["sets_mine"], None, *[["sets_mine"]] * 2]
 
 
 KEPT = ("mmap_threshold=33554432", "trim_threshold=67108864")
@@ -210,7 +219,7 @@ KEPT = ("mmap_threshold=33554432", "trim_threshold=67108864")
 )  # fmt: skip
 def test_all_processes_have_the_allocator_of_the_user(start, given, kept, tmp_path):
     spec = ClusterSpec(launcher_options={"start": start})
-    counts, _ = read(start, LocalLauncher().environment(spec) | inherited() | given, tmp_path)
+    counts, *_ = read(start, LocalLauncher().environment(spec) | inherited() | given, tmp_path)
     assert [count < N_PAGES / 2 for count in counts] == [kept] * 4
 
 

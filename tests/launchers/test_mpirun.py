@@ -5,6 +5,7 @@ import sys
 from unittest.mock import Mock
 
 import builders
+import dask
 import processes
 import pytest
 from launching import make_launch
@@ -145,10 +146,11 @@ def test_open_mpi_exports_the_environment_to_the_hosts(mpiexec_arguments, monkey
     monkeypatch.setenv("UCX_TLS", "tcp")
     key = "DASK_DISTRIBUTED__COMM__MPI__KEY"
     monkeypatch.setenv(key, "s3cret")
-    arguments = mpiexec_arguments(
-        "mpiexec (Open MPI) 5.0.8", hosts=HOSTS, env={"OURS": "1"},
-        launcher_options={"interface": "ib0"},
-    )  # fmt: skip
+    with dask.config.set({"distributed.worker.preload": "mine"}):
+        arguments = mpiexec_arguments(
+            "mpiexec (Open MPI) 5.0.8", hosts=HOSTS, env={"OURS": "1"},
+            launcher_options={"interface": "ib0"},
+        )  # fmt: skip
     assert arguments[:4] == ["--host", "head:1,node1:1,node2:1", "--bind-to", "none"]
     exported = {value for word, value in itertools.pairwise(arguments) if word == "-x"}
     assert {"UCX_TLS", "OMP_NUM_THREADS", "DASK_DISTRIBUTED__WORKER__PRELOAD", key} <= exported

@@ -204,7 +204,7 @@ def test_the_tail_of_a_log_that_ends_in_an_exception_is_its_causes_and_itself(tm
     log.write_text("\n".join(lines))
     assert process.tail(log).split("\n  ")[1:] == [lines[1], lines[-1]]
     log.write_text("\n".join([*lines, "the end"]))
-    assert process.tail(log).split("\n  ")[1:] == [*lines[-11:], "the end"]
+    assert process.tail(log).split("\n  ")[1:] == [lines[1], *lines[-11:], "the end"]
 
 
 def test_an_exit_by_an_unknown_signal_has_its_number():

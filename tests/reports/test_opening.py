@@ -508,14 +508,16 @@ def test_a_backend_of_which_no_launch_ended_well_has_no_verdict(recorded):
 
 
 def test_failures_are_in_the_opening(recorded):
-    case = builders.case()
+    case, other = (builders.case(backend) for backend in ("tcp", "mpi"))
     failures = [
-        *(builders.failure(case, f"process {n} broke", launch=n) for n in range(4)),
-        *(builders.failure(case, what, launch=5) for what in ("a", "b", "c", "d")),
+        *(builders.failure(case, f"process {n} broke", launch=n % 4) for n in range(5)),
+        builders.failure(other, "process 7 broke"),
+        *(builders.failure(case, what, launch=5) for what in ("a", "b", "c")),
     ]
-    text = terminal.render(recorded([case], [*launches(case, SAME), *failures]))
+    text = terminal.render(recorded([case, other], [*launches(case, SAME), *failures]))
     assert "✗ merge over tcp, launch 0 and 3 more (launch): process 0 broke\n" in text
-    assert text.count("✗ merge over tcp, launch") == 3
+    assert "✗ merge over mpi, launch 0 (launch): process 7 broke\n" in text
+    assert text.count("✗ merge over") == 3
     assert "✗ 2 more failures\n" in text
 
 

@@ -133,10 +133,11 @@ def failures_opening(run: Run) -> Iterator[str]:
     """Yield a line for each of the first failures; those of a case that are alike share one."""
     # Processes and folders of launches differ in numbers.
     alike = run.failures["message"].str.replace(r"\d+", "", regex=True)
-    groups = [rows for _, rows in run.failures.groupby(["case_id", alike], sort=False)]
+    groups = [rows for _, rows in run.failures.groupby(["case_id", "stage", alike], sort=False)]
     for rows in groups[:_MAX_FAILURES]:
         row = rows.iloc[0]
-        more = f" and {len(rows) - 1} more" if len(rows) > 1 else ""
+        n_more = rows["launch"].nunique() - 1
+        more = f" and {n_more} more" if n_more else ""
         where = f"{run.case_names[row['case_id']]}, launch {row['launch']}{more}"
         yield f"✗ {where} ({row['stage']}): {row['message']}"
     if n_more := sum(map(len, groups[_MAX_FAILURES:])):
