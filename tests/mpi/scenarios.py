@@ -20,6 +20,11 @@ import pytest
 
 BUSY = 4
 """How many times as long as on a machine with nothing else to do a scenario may take."""
+PRIVATE_SHM = (
+    "unshare", "--mount", "--ipc", "sh", "-c",
+    'mount -t tmpfs -o size=256m none /dev/shm && exec "$@"', "sh",
+)  # fmt: skip
+"""The namespaces of a scenario with shared memory of its process's descendants only."""
 
 
 def scenario(

@@ -13,14 +13,11 @@ from distributed.comm import connect
 from distributed.comm.core import FatalCommClosedError
 from faulty_peer import rename
 from peers import SOON_S, Peer, addresses, ask, check_echo, exchange, peers, until, usage
-from scenarios import or_slow, scenario
+from scenarios import PRIVATE_SHM, or_slow, scenario
 
 from commbench.mpi import pairs, shared_memory
 from commbench.mpi.receive_queue import ABANDONED_S, SENDERS, has_ended, started_at
 from commbench.mpi.runtime import runtime
-
-PRIVATE_SHM = ("unshare", "--mount", "--ipc", "sh", "-c")
-MOUNT_SHM = 'mount -t tmpfs -o size=64m none /dev/shm && exec "$@"'
 
 
 @scenario(280)
@@ -65,7 +62,7 @@ async def test_senders_killed_or_stopped_in_a_write_only_delay_all_others() -> N
 
 
 @pytest.mark.parametrize("n_rounds", or_slow(2, 10))
-@scenario(280, namespaces=(*PRIVATE_SHM, MOUNT_SHM, "sh"))
+@scenario(280, namespaces=PRIVATE_SHM)
 async def test_ended_and_killed_processes_leave_no_shared_memory(n_rounds: int) -> None:
     """Nor do those whom they met keep any of it."""
     pairs.RELEASE_AFTER_S = SOON_S

@@ -18,7 +18,7 @@ import pytest
 from distributed.comm import CommClosedError, connect, listen
 from faulty_peer import N_STEPS, rename
 from peers import SOON_S, Peer, check_echo, exchange, handler, no_connect_is_left, peers, until
-from scenarios import or_slow, scenario
+from scenarios import PRIVATE_SHM, or_slow, scenario
 
 from commbench.mpi import connect as mpi_connect
 from commbench.mpi import pairing, pairs, shared_memory
@@ -267,7 +267,7 @@ async def test_attempt_after_an_error_of_mpi_comes_through(both_roles: bool) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(10))
-@scenario(1200)
+@scenario(1200, namespaces=PRIVATE_SHM)  # A process killed while MPI starts leaves some.
 async def test_peers_killed_as_they_connect_disturb_others_no_more_than_over_tcp(seed: int) -> None:
     figures = {protocol: await storm(protocol, seed) for protocol in ("tcp", "mpi")}
     print(figures)
