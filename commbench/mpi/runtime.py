@@ -162,8 +162,11 @@ def _start(address: str) -> Runtime:
         if any(name in os.environ for name in _RANKED_BY_LAUNCHER):
             # Its children inherit the rank, and must not use it.
             os.environ.setdefault(_OWNER, str(os.getpid()))
+    size = mpi.COMM_WORLD.Get_size()
     if mpi.Query_thread() < mpi.THREAD_MULTIPLE:
         if _has_initialized:
+            if is_mpich and size == 1:
+                unlink_files()
             reason, remedy = f"{library} was built without MPI_THREAD_MULTIPLE", "use another MPI"
         else:
             reason = "MPI was initialised in this process without MPI_THREAD_MULTIPLE"
@@ -175,7 +178,6 @@ def _start(address: str) -> Runtime:
     shared, here = segments() - before, host()
     if is_mpich:
         install_log_handler()
-    size = mpi.COMM_WORLD.Get_size()
     if is_mpich and size == 1:
         unlink_files()
     managed = manager is not None or any(name in os.environ for name in _RANKED_BY_LAUNCHER)

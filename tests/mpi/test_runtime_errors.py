@@ -98,9 +98,12 @@ def test_an_mpi_without_threads_is_refused_again_for_the_same_reason() -> None:
                 runtime("127.0.0.1")
             except UnavailableError as error:
                 print(error)
+        with open("/proc/self/maps") as maps:
+            print([line for line in maps if "mpich_shm" in line and "(deleted)" not in line])
         """
     )
     assert output.count("was built without MPI_THREAD_MULTIPLE") == 2
+    assert output.endswith("[]\n")
 
 
 def test_forked_child_is_refused() -> None:
