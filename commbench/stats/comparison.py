@@ -23,6 +23,7 @@ counts for neither side.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
@@ -170,24 +171,22 @@ def _without_contradicted(
         differs = comparison.verdict in ("faster", "slower")
         return abs(math.log(comparison.ratio)) if differs else 0.0
 
-    are_copies = [each.layer == "memcpy" for each in comparisons]
     pairs = [(each.baseline_id, each.candidate_id, each.payload_bytes) for each in comparisons]
+    limits: dict[object, float] = defaultdict(float)
+    rows = [*zip(comparisons, are_twins, tasks, pairs, strict=True)]
+    for each, is_twin, task, pair in rows:
+        if is_twin:
+            limits[task] = max(limits[task], size(each))
+        if each.layer == "memcpy":
+            limits[pair] = max(limits[pair], size(each))
+    kept = []
     # What one control contradicts remains a control for others.
-    twins: dict[object, float] = dict.fromkeys(tasks, 0.0)
-    copies = dict.fromkeys(pairs, 0.0)
-    for each, task, pair, is_twin, is_copy in zip(
-        comparisons, tasks, pairs, are_twins, are_copies, strict=True
-    ):
-        twins[task] = max(twins[task], size(each) if is_twin else 0.0)
-        copies[pair] = max(copies[pair], size(each) if is_copy else 0.0)
-    limits = [
-        0.0 if is_twin else twins[task] if is_copy else max(twins[task], copies[pair])
-        for task, pair, is_twin, is_copy in zip(tasks, pairs, are_twins, are_copies, strict=True)
-    ]
-    return [
-        replace(each, verdict="inconclusive") if 0 < size(each) <= limit else each
-        for each, limit in zip(comparisons, limits, strict=True)
-    ]
+    for each, is_twin, task, pair in rows:
+        by_copies = 0.0 if each.layer == "memcpy" else limits[pair]
+        limit = 0.0 if is_twin else max(limits[task], by_copies)
+        within = 0 < size(each) <= limit
+        kept.append(replace(each, verdict="inconclusive") if within else each)
+    return kept
 
 
 def _task(case: Case) -> tuple[str, str, str]:
