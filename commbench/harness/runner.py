@@ -26,7 +26,7 @@ from commbench import backends, workloads
 from commbench.backends.base import Backend
 from commbench.errors import LaunchError, UnwritableError
 from commbench.harness.launch import ENDED, LOG, UNWRITABLE
-from commbench.launchers.base import Launcher
+from commbench.launchers.base import Launcher, dask_variables
 from commbench.launchers.local import nanny_environment
 from commbench.machine import gpu, process
 from commbench.model import Failure, Launch, LaunchEnd, Phase, Record, registry
@@ -163,17 +163,10 @@ def _stream(launch: Launch, run: Path, scratch: Path) -> Generator[Record | Phas
             raise LaunchError(f"{message}. When they are gone: --resume {shlex.quote(str(run))}")
 
 
-def dask_variable(key: str) -> str:
-    """Return the environment variable that sets a key of Dask's configuration."""
-    # dask.config reads "__" as a level and treats "_" and "-" alike.
-    return "DASK_" + key.replace(".", "__").replace("-", "_").upper()
-
-
 def environment(launch: Launch, backend: Backend, scratch: Path) -> dict[str, str]:
     """Return the environment of a launch, including this process's variables."""
     case = launch.case
     given = {**backend.dask_config(), **case.cluster.dask_config, **gpu.dask_config(case.cluster)}
-    config = {dask_variable(key): repr(value) for key, value in given.items()}
     variables = backend.environment(case.cluster.device, scratch)
     launcher: Launcher = registry.load("launcher", case.cluster.launcher)()
     has_cluster = workloads.load(case.workload).has_cluster
@@ -181,7 +174,7 @@ def environment(launch: Launch, backend: Backend, scratch: Path) -> dict[str, st
         **(launcher.environment(case.cluster) if has_cluster else nanny_environment()),
         **os.environ,
         process.FORWARDED: ",".join([*backend.variables, *variables]),
-        **config,
+        **dask_variables(given),
         **variables,
         **gpu.environment(case.cluster, backend.before_cuda),
         **case.cluster.env,

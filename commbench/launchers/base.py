@@ -120,11 +120,18 @@ def preload_environment(spec: ClusterSpec, preload: Sequence[str]) -> dict[str, 
     Dask imports these in the event loop. The modules of its option ``--preload`` are first imported
     before there is a loop: UCX's thread modes would serve another one.
     """
-    roles = {"SCHEDULER": scheduler_preloads(preload), "WORKER": worker_preloads(spec, preload)}
+    roles = {"scheduler": scheduler_preloads(preload), "worker": worker_preloads(spec, preload)}
+    return dask_variables(
+        {f"distributed.{role}.preload": modules for role, modules in roles.items() if modules}
+    )
+
+
+def dask_variables(config: Mapping[str, Any]) -> dict[str, str]:
+    """Return the environment variables that set these keys of Dask's configuration."""
+    # dask.config reads "__" as a level and treats "_" and "-" alike.
     return {
-        f"DASK_DISTRIBUTED__{role}__PRELOAD": repr(modules)
-        for role, modules in roles.items()
-        if modules
+        "DASK_" + key.replace(".", "__").replace("-", "_").upper(): repr(value)
+        for key, value in config.items()
     }
 
 
