@@ -73,7 +73,10 @@ class UcxBackend(Backend):
         self._transports = tuple(option for option in _TLS if option in options)
         modes = tuple(option for option in _MODES if option in options)
         if len(modes) > 1:
-            raise UsageError(f"backend 'ucx:{'+'.join(options)}' names two progress modes; one")
+            raise UsageError(
+                f"backend 'ucx:{'+'.join(options)}' names several progress modes, "
+                f"{' and '.join(modes)}; leave all but one out"
+            )
         self._mode = "".join(modes)
         super().__init__(self._transports + modes)
 

@@ -280,7 +280,7 @@ def _missing(store: RunStore, given: dict[str, Any]) -> list[Launch]:
         # Failed launches are repeated in the last block only, so that blocks stay complete.
         ends = data.ends[data.ends["ok"] | (data.ends["block"] < data.ends["block"].max())]
         done = ends.groupby("case_id")["block"].nunique().to_dict()
-        suite = budget.level_launches(budget.pilot(suite), done)
+        suite = budget.pilot(suite, done)
         manifest = replace(manifest, suite=budget.pilot(manifest.suite))
     store.update(manifest)
     begun, (n_blocks, behind) = data.launches_begun(), data.last_block()
@@ -372,11 +372,12 @@ def write_report(store: RunStore, run: Run) -> None:
         if drawing.problem:
             click.echo(drawing.problem, err=True)
             continue
-        store.write_figure(drawing.name, {"svg": drawing.svg, "png": drawing.png})
+        store.write(f"figures/{drawing.name}.svg", drawing.svg)
+        store.write(f"figures/{drawing.name}.png", drawing.png)
         figures.append(f"![{drawing.name}](figures/{drawing.name}.png)")
     text = registry.load("report", "markdown")(run)
-    store.write_text("report.md", "\n\n".join([text.rstrip(), *figures]) + "\n")
-    store.write_text("report.html", registry.load("report", "html")(run))
+    store.write("report.md", "\n\n".join([text.rstrip(), *figures]) + "\n")
+    store.write("report.html", registry.load("report", "html")(run))
 
 
 def _print_scripts(launches: Sequence[Launch], output: Path) -> None:

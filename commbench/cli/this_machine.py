@@ -110,9 +110,9 @@ def topology(file: Path | None, write_placement: Path | None, workers: int | Non
     if write_placement is None and workers:
         raise UsageError("--workers is for --write-placement FILE.toml; add that, or leave it out")
     if write_placement is not None:
-        device = "gpu" if host.gpus else "cpu"
         if file is None:
             host = replace(host, gpus=visible(host.gpus, os.environ))
+        device = "gpu" if host.gpus else "cpu"
         placement = auto(host, workers or max(1, len(host.gpus)), device)
         files.write(write_placement, host_tables.placement_file(placement, host))
         click.echo(f"wrote {write_placement}")

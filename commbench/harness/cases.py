@@ -184,21 +184,17 @@ def make_suite(name: str, cases: Iterable[Case]) -> Suite:
                 f"{case.workload} over {case.backend} with the same parameters is asked for twice"
             )
         unique[case.id] = case
-        _validate_running_cluster(case.cluster, sizes)
+        cluster = case.cluster
+        size = (cluster.n_workers, cluster.threads_per_worker)
+        if cluster.scheduler and (other := sizes.setdefault(cluster.scheduler, size)) != size:
+            raise UsageError(
+                f"the running cluster of {cluster.scheduler} has one size, and the cases ask for "
+                f"{other[0]} workers of {other[1]} threads and for {size[0]} of {size[1]}; measure "
+                "them with a launcher that starts clusters, or make a suite of each size"
+            )
     if not unique:
         raise UsageError(f"the suite {name!r} has no case; add a [[case]] table")
     return Suite(name=name, cases=tuple(unique.values()))
-
-
-def _validate_running_cluster(cluster: ClusterSpec, sizes: dict[str, tuple[int, int]]) -> None:
-    """Raise an error if cases require different sizes of the same running cluster."""
-    size = (cluster.n_workers, cluster.threads_per_worker)
-    if cluster.scheduler and (other := sizes.setdefault(cluster.scheduler, size)) != size:
-        raise UsageError(
-            f"the running cluster of {cluster.scheduler} has one size, and the cases ask for "
-            f"{other[0]} workers of {other[1]} threads and for {size[0]} of {size[1]}; measure "
-            "them with a launcher that starts clusters, or make a suite of each size"
-        )
 
 
 def structure(content: Mapping[str, Any], kind: type[Any], where: str) -> Any:

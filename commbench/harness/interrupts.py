@@ -31,7 +31,8 @@ def interruptible() -> Iterator[None]:
     before = {
         number: handler
         for number in _SIGNALS
-        if (handler := signal.getsignal(number)) is not signal.SIG_IGN
+        # A handler that C has set is None, and could not be set again.
+        if (handler := signal.getsignal(number)) not in (signal.SIG_IGN, None)
     }
 
     for number in before:

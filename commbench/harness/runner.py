@@ -135,18 +135,19 @@ def _stream(launch: Launch, run: Path, scratch: Path) -> Generator[Record | Phas
                     record = decode(line)
                 except ValueError:
                     yield failure("protocol", f"the launch wrote {line[:80]!r}, not a record")
-                    return
+                    break
                 reported = reported or isinstance(record, Failure)
                 yield record
                 if isinstance(record, Failure) and record.stage == UNWRITABLE:
                     raise UnwritableError(record.message)
-            status = child.wait()
-            if not (reported or (ended and status == 0)):
-                early = "" if status else " before it had measured all"
-                yield failure(
-                    "launch",
-                    f"the launch {process.describe_exit(status)}{early}" + process.tail(log),
-                )
+            else:
+                status = child.wait()
+                if not (reported or (ended and status == 0)):
+                    early = "" if status else " before it had measured all"
+                    yield failure(
+                        "launch",
+                        f"the launch {process.describe_exit(status)}{early}" + process.tail(log),
+                    )
         except TimeoutError:
             yield failure(
                 "deadline",

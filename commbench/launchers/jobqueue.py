@@ -94,9 +94,7 @@ class JobLauncher(Launcher):
 
     def scheduler_options(self) -> dict[str, Any]:
         """Return the scheduler's options of this queue in Dask's configuration."""
-        import dask
-
-        return dict(dask.config.get(f"jobqueue.{self.name}.scheduler-options", {}))
+        return dict(self.configured("scheduler-options") or {})
 
     def script(  # noqa: D102
         self, spec: ClusterSpec, protocol: str, scratch: Path, environ: Mapping[str, str],
@@ -129,7 +127,7 @@ class JobLauncher(Launcher):
         """
         options = self._options(spec)
         prologue, extra, arguments = (
-            self._configured(key) or self._configured(_LISTS[key]) or []
+            self.configured(key) or self.configured(_LISTS[key]) or []
             if (given := options.pop(key, None)) is None
             else given
             for key in ("job_script_prologue", "job_extra_directives", "worker_extra_args")
@@ -145,7 +143,7 @@ class JobLauncher(Launcher):
         if _VISIBLE not in spec.env:
             # The queue assigns GPUs to a job.
             variables.pop(_VISIBLE, None)
-        if not self._configured("python"):
+        if not self.configured("python"):
             options.setdefault("python", shlex.quote(sys.executable))
         # What the site's prologue exports precedes defaults, and its modules extend search paths.
         defaults = {
@@ -181,10 +179,11 @@ class JobLauncher(Launcher):
     def log_directory(self, spec: ClusterSpec) -> str:
         """Return the folder of the jobs' logs in options or configuration, or ""."""
         return str(
-            self._options(spec).get("log_directory") or self._configured("log_directory") or ""
+            self._options(spec).get("log_directory") or self.configured("log_directory") or ""
         )
 
-    def _configured(self, key: str) -> Any:
+    def configured(self, key: str) -> Any:
+        """Return the value of a key of this queue in Dask's configuration, or None."""
         import dask
         import dask_jobqueue  # noqa: F401 - it fills in the configuration
 
@@ -257,13 +256,8 @@ class JobCluster(LocalCluster):
             self._jobs.append(job)
 
     def _listens_at(self, spec: ClusterSpec) -> Iterator[str]:
-        import dask
-
-        name = self._launcher.name
         options = self._launcher.scheduler_options()
-        interface = spec.launcher_options.get("interface") or dask.config.get(
-            f"jobqueue.{name}.interface", None
-        )
+        interface = spec.launcher_options.get("interface") or self._launcher.configured("interface")
         options.setdefault("interface", None if "host" in options else interface)
         for key in _SCHEDULER_OPTIONS:
             if options.get(key):

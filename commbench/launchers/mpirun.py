@@ -55,7 +55,8 @@ class MpirunCluster(LocalCluster):
             "--nthreads", str(spec.threads_per_worker), "--memory-limit",
             str(memory_limit(spec, share)),
         ]  # fmt: skip
-        version = _version(mpiexec)
+        # What it prints, or the reason why it prints nothing.
+        version = "".join(environment.run_tool((mpiexec, "--version"), _VERSION_SECONDS))
         where = [*(_ON_THIS_HOST if "HYDRA" in version else _unbound(version, crowded=True))]
         if spec.hosts:
             # Ranks need MPI's variables with any backend.
@@ -212,8 +213,3 @@ def _ranks(variables: Sequence[Mapping[str, str]], rank: Sequence[str | Path]) -
         settings = [f"{key}={value}" for key, value in environ.items()]
         words += [":", "-n", "1", "env", *settings, *rank]
     return words
-
-
-def _version(mpiexec: str) -> str:
-    """Return the version that ``mpiexec`` prints, or the reason why it prints none."""
-    return "".join(environment.run_tool((mpiexec, "--version"), _VERSION_SECONDS))

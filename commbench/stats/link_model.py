@@ -16,7 +16,6 @@ Computing 20 (1994) 389-398, whose half-performance length n½ = αβ is ``half_
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -158,9 +157,11 @@ def _model(
     if longest_s < MIN_SHARE * (alpha_s + longest_s):
         reason = "latency takes most of the time of even the largest size; fetch larger ones"
         return LinkModel(**known, reason=reason)
-    errors = np.concatenate(
-        [np.empty(0), *_cross_validation_errors(fits, members, nbytes, seconds)]
-    )
+    # Each part's transfers are predicted by the other parts.
+    errors = np.empty(0)
+    for number, member in enumerate(members if len(members) > 1 else ()):
+        alpha, slope = np.median(np.delete(fits, number, axis=0), axis=0)
+        errors = np.append(errors, np.abs((alpha + nbytes[member] * slope) / seconds[member] - 1))
     if parts == "launch" and not is_cut:
         known |= _interval(fits)
     return LinkModel(
@@ -214,16 +215,6 @@ def fit(nbytes: np.ndarray[Any, Any], seconds: np.ndarray[Any, Any]) -> tuple[fl
     )  # fmt: skip
     alpha_s, seconds_per_byte = solution.x * scale
     return float(alpha_s), float(seconds_per_byte)
-
-
-def _cross_validation_errors(
-    fits: Any, members: list[Any], nbytes: Any, seconds: Any
-) -> Iterator[np.ndarray[Any, Any]]:
-    """Yield the relative errors of predicting each part's transfers by the other parts."""
-    for number, member in enumerate(members if len(members) > 1 else ()):
-        alpha_s, seconds_per_byte = np.median(np.delete(fits, number, axis=0), axis=0)
-        predicted = alpha_s + nbytes[member] * seconds_per_byte
-        yield np.abs(predicted / seconds[member] - 1)
 
 
 def _misfit(nbytes: np.ndarray[Any, Any], rest: np.ndarray[Any, Any]) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def link_classes(table: pd.DataFrame, run: Run) -> pd.Series[Any]:
         [[links.index(link) for link in row] for row in kind_links], dtype=np.int16
     )
     names = pd.Index(workers["worker"].unique())
-    src, dst = (_positions(table[end], names) for end in ("src", "dst"))
+    src, dst = (positions(table[end], names) for end in ("src", "dst"))
     cases = table["case_id"].astype("category").cat
     rows_by_case = {
         name: np.flatnonzero(cases.codes == n) for n, name in enumerate(cases.categories)
@@ -100,11 +100,11 @@ def _workers(run: Run) -> tuple[pd.DataFrame, list[WorkerPlace]]:
     ), kinds
 
 
-def _positions(texts: pd.Series[str], names: pd.Index[str]) -> Any:
+def positions(texts: Any, names: pd.Index[str]) -> Any:
     """Return the position of each text in `names`, or -1."""
-    column = texts.astype("category").cat
-    positions = names.get_indexer(column.categories.astype("str")).astype("int32")
-    return positions[column.codes.to_numpy()]
+    # Millions of texts would take a gigabyte.
+    unique = pd.Categorical(texts)
+    return names.get_indexer(unique.categories.astype("str")).astype("int32")[unique.codes]
 
 
 def _classes_between(members: pd.DataFrame, within_host: Any, links: list[str]) -> Any:

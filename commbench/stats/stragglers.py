@@ -38,7 +38,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -48,6 +48,7 @@ from commbench.model import AGAIN, FETCHES
 from commbench.stats import grouping
 from commbench.stats.grouping import Array
 from commbench.stats.inference import launches_interval
+from commbench.stats.links import positions
 from commbench.stats.pairs import counting
 from commbench.stats.selection import good_launches, in_suite_order
 
@@ -213,7 +214,7 @@ def _slow_in_group(group: pd.DataFrame, run: Run, both_ways: bool, *, is_cut: bo
     """Return the rows of ``slow_pairs`` for the pairs of one case, channel and class of link."""
     ends = [group[end] for end in ("src", "dst")]
     workers = pd.Index(pd.unique(pd.concat(ends)).astype("str"))
-    src, dst = (_numbers(end, workers) for end in ends)
+    src, dst = (positions(end, workers) for end in ends)
     logs = -np.log(group["q50_Bps"].to_numpy())
     sends = receives = np.zeros(len(workers), dtype=bool)
     rest, slow = logs - np.median(logs), np.zeros(len(logs), dtype=bool)
@@ -382,14 +383,6 @@ def outliers(values: Array, counts: Array | None = None) -> Array:
     return is_outlier
 
 
-def _numbers(names: Any, workers: pd.Index[str]) -> Array:
-    """Return the index in `workers` of each name, or -1."""
-    # Millions of names would take a gigabyte.
-    unique = pd.Categorical(names)
-    numbers: Array = workers.get_indexer(unique.categories.astype("str"))[unique.codes]
-    return numbers
-
-
 def _logs_by_launch(
     group: pd.DataFrame, run: Run, src: Array, dst: Array, workers: pd.Index[str]
 ) -> pd.DataFrame:
@@ -409,7 +402,7 @@ def _logs_by_launch(
     logs = np.full((len(launches), len(group)), np.nan)
     for number, launch in enumerate(launches):
         rows = np.flatnonzero(counts & (log["launch"] == launch))
-        sender, receiver = (_numbers(log[end].array[rows], workers) + 1 for end in ("src", "dst"))
+        sender, receiver = (positions(log[end].array[rows], workers) + 1 for end in ("src", "dst"))
         pair = numbers[sender * n + receiver]
         in_group = np.flatnonzero(pair >= 0)
         in_group = in_group[grouping.sort_order(pair[in_group])]

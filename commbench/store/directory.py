@@ -13,9 +13,7 @@ import fcntl
 import json
 import os
 import re
-import shlex
 import weakref
-from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
@@ -49,19 +47,12 @@ class RunStore:
 
         Raises
         ------
-        ResultsError
-            If there is a run already.
         UnwritableError
             If the folder can't be written.
         """
         path = output / manifest.id
         try:
             path.mkdir(parents=True, exist_ok=True)
-            if (path / "run.json").exists():
-                raise ResultsError(
-                    f"{path} already contains a run; to resume it: "
-                    f"commbench run --resume {shlex.quote(str(path))}"
-                )
             _write_whole(path / "run.json", _text(manifest))
         except OSError as error:
             raise _not_made(path, error) from error
@@ -86,7 +77,7 @@ class RunStore:
 
     def update(self, manifest: Manifest) -> None:
         """Replace the manifest."""
-        self.write_text("run.json", _text(manifest))
+        self.write("run.json", _text(manifest))
         self.manifest = manifest
 
     def append(self, record: Record) -> None:
@@ -120,21 +111,12 @@ class RunStore:
                 self._file.close()
             self._file = None
 
-    def write_text(self, name: str, text: str) -> Path:
-        """Write a report or figure next to the records and return its path."""
+    def write(self, name: str, content: str | bytes) -> None:
+        """Write a report or a figure next to the records."""
         path = self.path / name
         with writing(self.path, path):
             path.parent.mkdir(exist_ok=True)
-            _write_whole(path, text)
-        return path
-
-    def write_figure(self, name: str, images: Mapping[str, bytes]) -> None:
-        """Write ``figures/<name>.<suffix>`` for each of `images`, given by suffix."""
-        folder = self.path / "figures"
-        with writing(self.path, folder):
-            folder.mkdir(exist_ok=True)
-            for suffix, image in images.items():
-                (folder / f"{name}.{suffix}").write_bytes(image)
+            _write_whole(path, content)
 
     def finish(self) -> None:
         """Merge the parts of each kind, then close the file, which lets others have the run.
@@ -177,9 +159,9 @@ def _text(manifest: Manifest) -> str:
     return json.dumps(dataclasses.asdict(manifest), indent=1)
 
 
-def _write_whole(path: Path, text: str) -> None:
+def _write_whole(path: Path, content: str | bytes) -> None:
     temporary = path.with_name(path.name + ".part")
-    temporary.write_text(text, encoding="utf-8")
+    temporary.write_bytes(content.encode() if isinstance(content, str) else content)
     temporary.replace(path)
 
 

@@ -43,7 +43,7 @@ class Recorder:
         with self._lock:
             if (single := _add(record, self._parts)) is not None:
                 self._parts.close()
-                self._write(single)
+                self._write_line(records.encode(single))
 
     @contextmanager
     def region(self) -> Iterator[Emit]:
@@ -62,7 +62,7 @@ class Recorder:
             raise
         parts.close()
         for record in few:
-            self._write(record)
+            self._write_line(records.encode(record))
 
     def phase(self, name: str) -> None:
         """Write `name` as a line that is no record."""
@@ -72,9 +72,6 @@ class Recorder:
         """Write the buffered batches."""
         with self._lock:
             self._parts.close()
-
-    def _write(self, record: Record) -> None:
-        self._write_line(records.encode(record))
 
     def _write_line(self, line: str) -> None:
         with self._lock:
@@ -86,12 +83,8 @@ def _add(record: Record | Batch, parts: Parts) -> Record | None:
     """Add `record` to `parts` if it is a bulk record, else return it."""
     if isinstance(record, Batch):
         parts.add(record)
-    elif type(record).__name__ in records.BULK:
-        parts.add(
-            Batch.from_columns(
-                type(record), **{name: [value] for name, value in vars(record).items()}
-            )
-        )
+    elif (kind := type(record).__name__) in records.BULK:
+        parts.add(Batch(kind, {name: [value] for name, value in vars(record).items()}))
     else:
         return record
     return None

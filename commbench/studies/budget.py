@@ -12,24 +12,14 @@ from commbench.model import Launch, Manifest, Suite
 from commbench.model.units import format_seconds
 from commbench.workloads.base import ClusterWorkload
 
-N_PILOT_LAUNCHES = 1
 
-
-def pilot(suite: Suite) -> Suite:
-    """Return `suite` with the launches that every case has before the first design."""
-    return replace(
-        suite, cases=tuple(replace(case, launches=N_PILOT_LAUNCHES) for case in suite.cases)
-    )
-
-
-def level_launches(suite: Suite, done: Mapping[str, int]) -> Suite:
-    """Return `suite` with at least as many launches of every case as the maximum in `done`.
+def pilot(suite: Suite, done: Mapping[str, int] | None = None) -> Suite:
+    """Return `suite` with a launch of every case, or with as many as a case in `done` has.
 
     So a run that was interrupted within a block continues with the rest of this block.
     """
-    most = max(done.values(), default=0)
-    cases = (replace(case, launches=max(case.launches, most)) for case in suite.cases)
-    return replace(suite, cases=tuple(cases))
+    launches = max((done or {}).values(), default=1)
+    return replace(suite, cases=tuple(replace(case, launches=launches) for case in suite.cases))
 
 
 def extend(

@@ -137,7 +137,7 @@ def _make(commit: str, install: str, show: Callable[[str], None]) -> Path:
                 f"there is no environment of {commit[:12]}: {shlex.join(map(str, step))} failed; "
                 "what it said is above. --install has the arguments of pip"
             )
-    installed.write_text(_content(source, install), encoding="utf-8")
+    files.write(installed, _content(source, install))
     return python
 
 

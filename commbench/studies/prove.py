@@ -14,7 +14,7 @@ from commbench.analysis.run import Run
 from commbench.backends import parse
 from commbench.errors import CommbenchError, UsageError
 from commbench.harness import cases, vary
-from commbench.model import Case, Comparison, Finding, Suite, registry
+from commbench.model import Case, ClusterSpec, Comparison, Finding, Suite, registry
 from commbench.reports.opening import N_CONFIRMING
 from commbench.stats.inference import CONFIDENCE, SIGNED_RANK, detectable_shift
 
@@ -231,7 +231,7 @@ def lines(trial: Trial) -> Iterator[str]:
         yield from yaml.safe_dump(config).splitlines()
     if arguments:
         given = ", ".join(f"{name}={value}" for name, value in arguments.items())
-        if is_remote:
+        if spec.launcher != ClusterSpec.launcher:
             yield f"# the cluster, however you start it: {given}"
         else:
             yield f"LocalCluster({given})"

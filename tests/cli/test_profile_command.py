@@ -138,7 +138,7 @@ def test_a_cluster_that_closes_in_its_own_way_is_observed(run_script):
                 return self.sync(self._close)
 
         if __name__ == "__main__":
-            cluster = Own(n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0")
+            cluster = Own(n_workers=1, processes=False, dashboard_address="127.0.0.1:0")
             Client(cluster).submit(sum, [1, 2]).result()
             cluster.close()
     """
@@ -175,7 +175,8 @@ def test_clients_after_the_first_one_are_counted(run_script):
 
         if __name__ == "__main__":
             for n in range(3):
-                with Client(n_workers=1, dashboard_address="127.0.0.1:0") as client:
+                quiet = {"dashboard_address": "127.0.0.1:0", "processes": False}
+                with Client(n_workers=1, **quiet) as client:
                     print(client.submit(sum, [n]).result())
     """)
     assert done.stdout.splitlines()[:3] == ["0", "1", "2"]
@@ -204,6 +205,7 @@ def test_a_client_of_another_cluster_is_counted_and_one_of_the_same_is_recorded(
 
 def test_a_cluster_that_another_client_shuts_down_is_recorded(run_script):
     done, run = run_script("""
+        import dask
         from distributed import Client, LocalCluster
 
         if __name__ == "__main__":
@@ -212,6 +214,8 @@ def test_a_cluster_that_another_client_shuts_down_is_recorded(run_script):
             first, second = Client(cluster), Client(cluster.scheduler_address)
             first.submit(sum, [1]).result()
             second.shutdown()
+            # Dask closes the cluster at exit, and would ask a scheduler that has ended for long.
+            dask.config.set({"distributed.comm.timeouts.connect": "1s"})
             first.close()
     """)
     assert done.returncode == 0, done.stderr

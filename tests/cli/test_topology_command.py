@@ -83,6 +83,16 @@ def test_the_written_placement_has_visible_gpus_only(tmp_path, monkeypatch):
     assert [worker["gpu"] for worker in tomllib.loads(path.read_text())["worker"]] == [2, 0]
 
 
+def test_hidden_gpus_are_not_in_the_written_placement(tmp_path, monkeypatch):
+    trees.nvidia_smi(tmp_path / "bin", monkeypatch, "0, A100, GPU-0, 00000000:00:00.0, 1, 5\n", "")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    path = tmp_path / "placement.toml"
+    assert topology("--write-placement", path).exit_code == 0
+    (worker,) = tomllib.loads(path.read_text())["worker"]
+    assert "gpu" not in worker
+    assert worker["cpus"]
+
+
 def test_quotes_in_a_device_name_are_escaped_in_the_written_placement(tmp_path):
     matrix = tmp_path / "matrix.txt"
     matrix.write_text('  GPU0 mlx"\\\nGPU0 X PIX\nmlx"\\ PIX X\n')

@@ -4,6 +4,7 @@ So are commands that have a reason why they can't run in the tests.
 """
 
 import contextlib
+import functools
 import re
 import tomllib
 from importlib.metadata import entry_points
@@ -139,6 +140,7 @@ def test_every_option_within_the_text_exists(page):
     assert named - known_options() <= {*FOREIGN_OPTIONS}
 
 
+@functools.cache
 def known_options():
     context = click.Context(main)
     commands = [main.get_command(context, name) for name in main.list_commands(context)]

@@ -4,6 +4,7 @@
 """
 
 import csv
+import functools
 import hashlib
 import io
 import json
@@ -54,20 +55,19 @@ def _formats(name):
 
 
 @pytest.fixture(scope="module")
-def reports(request, tmp_path_factory):
+def reports(tmp_path_factory):
+    """Return a function that returns the reports of a run, by format."""
     with pytest.MonkeyPatch.context() as patch:
         # Pictures are not compared, and to save them takes most of the time.
         patch.setattr(style, "encoded", lambda *_: b"svg")
-        return request.param, _reports(request.param, tmp_path_factory.mktemp("run"))
+        yield functools.cache(lambda name: _reports(name, tmp_path_factory.mktemp("run")))
 
 
 @pytest.mark.parametrize(
-    ("reports", "form"),
-    [(name, form) for name in _RUNS for form in _formats(name)],
-    indirect=["reports"],
+    ("name", "form"), [(name, form) for name in _RUNS for form in _formats(name)]
 )
-def test_values_of_a_report(reports, form):
-    name, texts = reports
+def test_values_of_a_report(reports, name, form):
+    texts = reports(name)
     expected = _path(name, form)
     if expected.name == _PUBLISHED:
         assert texts[form] == expected.read_text(encoding="utf-8")

@@ -105,6 +105,7 @@ def odd(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(folder)
         patch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+        patch.setattr(runner, "_TICK_SECONDS", 0.05)
         yield
 
 
@@ -251,9 +252,10 @@ def test_an_interrupt_at_the_end_of_a_launch_kills_it(monkeypatch):
     assert child.returncode == -signal.SIGKILL
 
 
-def test_a_process_that_survives_ends_the_run(tmp_path, monkeypatch):
+@pytest.mark.parametrize("backend", ["fake", "fake:rubbish"])
+def test_a_process_that_survives_ends_the_run(tmp_path, monkeypatch, backend):
     monkeypatch.setattr(runner.process, "kill_marked", lambda _: [123])
-    plan, records = runner.run_plan(launches("fake", count=2), tmp_path / "a run"), []
+    plan, records = runner.run_plan(launches(backend, count=2), tmp_path / "a run"), []
 
     def run():
         for record in plan:
@@ -261,7 +263,7 @@ def test_a_process_that_survives_ends_the_run(tmp_path, monkeypatch):
 
     with pytest.raises(LaunchError, match=r"survive SIGKILL: 123.*--resume '.*/a run'"):
         run()
-    (failure,) = select(records, Failure)
+    *_, failure = select(records, Failure)
     assert (failure.stage, select(records, LaunchEnd)) == ("end", [])
 
 

@@ -352,6 +352,11 @@ def test_the_options_of_the_scheduler_are_those_of_the_configuration(tmp_path, m
         cases_for("merge", ("tcp",), {}, spec("slurm"))
 
 
+def test_blank_scheduler_options_are_none():
+    with dask.config.set({"jobqueue.slurm.scheduler-options": None}):
+        assert registry.load("launcher", "slurm")().scheduler_options() == {}
+
+
 def test_a_missing_dask_jobqueue_is_named_with_the_extra_to_install(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", Mock(return_value=None))
     with pytest.raises(UnavailableError, match="pip install 'dask-jobqueue"):

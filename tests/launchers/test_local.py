@@ -58,8 +58,12 @@ def page_faults():
 def settings():
     from distributed.comm.utils import OFFLOAD_THRESHOLD
     from distributed.protocol.utils import BIG_BYTES_SHARD_SIZE
-    mine = dask.config.get("mine", None)
-    return OFFLOAD_THRESHOLD, BIG_BYTES_SHARD_SIZE, os.environ.get("MKL_NUM_THREADS"), mine
+    keys = "mine", "theirs.name", "distributed.worker.memory.spill"
+    given = [dask.config.get(key, None) for key in keys]
+    return OFFLOAD_THRESHOLD, BIG_BYTES_SHARD_SIZE, os.environ.get("MKL_NUM_THREADS"), *given
+
+def limits(dask_worker):
+    return dask_worker.memory_manager.memory_limit
 
 def preloads(dask_scheduler=None, dask_worker=None):
     server = dask_scheduler or dask_worker
@@ -67,11 +71,12 @@ def preloads(dask_scheduler=None, dask_worker=None):
 def in_all(read):
     return [client.run_on_scheduler(read), read(), *client.run(read).values()]
 
-spec = ClusterSpec(launcher_options={"start": sys.argv[1]})
+spec = ClusterSpec(launcher_options={"start": sys.argv[1]}, memory_limit="300 MB")
 Path("sets_mine.py").write_text("import dask; dask.config.set(mine=1)")
 with LocalLauncher().start(spec, "tcp", Path.cwd(), ("sets_mine",)) as cluster:
     client = cluster.client
-    print(json.dumps([in_all(page_faults), in_all(settings), in_all(preloads)]))
+    read = [in_all(page_faults), in_all(settings), in_all(preloads)]
+    print(json.dumps([*read, [*client.run(limits).values()]]))
 """
 N_PAGES = 20 * (1 << 20) // resource.getpagesize()
 
@@ -179,7 +184,11 @@ def launched(request, tmp_path_factory):
     """Return what the processes of a case with settings read."""
     folder = tmp_path_factory.mktemp("launched")
     spec = ClusterSpec(
-        launcher_options={"start": request.param}, dask_config={"distributed.comm.offload": "5MB"},
+        launcher_options={"start": request.param},
+        dask_config={
+            "distributed.comm.offload": "5MB", "distributed.worker.memory.spill": 0.25,
+            "theirs.name": "x-y",
+        },
         env={"DASK_DISTRIBUTED__COMM__SHARD": "3MB", "MKL_NUM_THREADS": "2"},
     )  # fmt: skip
     launch = make_launch(builders.case(cluster=spec))
@@ -196,8 +205,12 @@ def test_only_workers_have_the_allocator_of_a_nanny(launched):
     assert max(scheduler, client) < N_PAGES / 2
 
 
-def test_settings_that_are_read_at_import_reach_all_processes(launched):
-    assert launched[1] == [[5_000_000, 3_000_000, "2", 1]] * 4
+def test_settings_reach_all_processes_also_those_that_are_read_at_import(launched):
+    assert launched[1] == [[5_000_000, 3_000_000, "2", 1, "x-y", 0.25]] * 4
+
+
+def test_workers_have_the_memory_limit(launched):
+    assert launched[3] == [300_000_000] * 2
 
 
 def test_scheduler_and_workers_have_the_preloads(launched):
@@ -238,7 +251,7 @@ def test_only_a_launch_forks(monkeypatch, tmp_path):
 
 def test_a_stopped_scheduler_is_killed_when_its_cluster_is_closed(tmp_path, tag, monkeypatch):
     for name in ("base._SHUTDOWN_SECONDS", "local._CLOSE_SECONDS", "local._END_SECONDS"):
-        monkeypatch.setattr(f"commbench.launchers.{name}", 1.0)
+        monkeypatch.setattr(f"commbench.launchers.{name}", 0.3)
     cluster = LocalLauncher().start(ClusterSpec(n_workers=1), "tcp", tmp_path)
     (scheduler,) = [member for member in tag.processes() if member.role == "scheduler"]
     scheduler.kill(signal.SIGSTOP)

@@ -93,9 +93,9 @@ def test_what_tasks_print_is_logged_and_stops_no_worker(spec, tmp_path, tag):
         return os.write(1, b"caf\xe9\n" * 800_000), os.write(2, b"caf\xe9 on stderr\n")
 
     with SshLauncher().start(spec, "tcp", tmp_path) as cluster:
-        written = cluster.client.run(talk)
-        assert set(written.values()) == {(4_000_000, 15)}
-        assert set(cluster.client.run(os.getpid)) == set(written)
+        (address,) = [address for address, name in cluster.names.items() if name == "1"]
+        assert cluster.client.run(talk, workers=[address]) == {address: (4_000_000, 15)}
+        assert set(cluster.client.run(os.getpid)) == set(cluster.names)
         log = tmp_path / "worker-1.log"
         processes.until(lambda: log.stat().st_size > 4_000_000, "the log")
     text = log.read_text(encoding="utf-8")

@@ -3,16 +3,12 @@ from datetime import date
 from itertools import chain
 
 import click
-import dask
 import pytest
-from launching import make_launch
 
 from commbench import backends
 from commbench.errors import UsageError
 from commbench.harness import options as run_options
-from commbench.harness import runner
 from commbench.harness.cases import cases_for
-from commbench.launchers import members
 from commbench.launchers.local import LocalLauncher
 from commbench.model import Case, ClusterSpec, Placement
 from commbench.model.plan import _field
@@ -101,26 +97,6 @@ def test_cases_that_differ_in_a_measured_field_have_different_labels(name, recor
     assert plain != label
     assert "{}" not in plain
     assert "launcher_option" not in plain
-
-
-def test_dask_configuration_and_memory_limit_reach_all_processes(tmp_path, monkeypatch):
-    spec = ClusterSpec(
-        dask_config={"distributed.worker.memory.spill": 0.25, "mine.name": "x-y"},
-        memory_limit="300 MB",
-    )
-    case = Case(workload="merge", backend="tcp", cluster=spec)
-    launch = make_launch(case)
-    for name, value in runner.environment(launch, backends.parse("tcp"), tmp_path).items():
-        monkeypatch.setenv(name, value)
-
-    def config():
-        return tuple(map(dask.config.get, spec.dask_config))
-
-    with LocalLauncher().start(spec, "tcp", tmp_path) as cluster:
-        assert set(cluster.client.run(config).values()) == {(0.25, "x-y")}
-        assert cluster.client.run_on_scheduler(config) == (0.25, "x-y")
-        workers = members.workers_by_address(cluster.client).values()
-        assert {worker["memory_limit"] for worker in workers} == {300_000_000}
 
 
 @pytest.mark.parametrize("text", ["lots", "0", "-1GB", "nan", "1.5.2GB"])

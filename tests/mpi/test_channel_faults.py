@@ -40,8 +40,8 @@ async def rests(share: float, cores_at_rest: float = 0.05) -> None:
     """
     cpu_s: dict[str, float] = defaultdict(float)
     wall_s: dict[str, float] = defaultdict(float)
-    for _ in range(24):
-        for name, seconds in (("at rest", 1.0), ("spinning", 0.5)):
+    for _ in range(60):
+        for name, seconds in (("at rest", 0.4), ("spinning", 0.2)):
             began, used = time.monotonic(), time.process_time()
             if name == "at rest":
                 await asyncio.sleep(seconds)

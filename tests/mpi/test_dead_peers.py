@@ -211,12 +211,10 @@ def test_memory_that_a_connect_needs_stays_though_its_peer_has_died() -> None:
         libc.shmctl(number, 0, None)
 
 
-def _other_address() -> str:
-    """Return an address beside that of the loopback interface, or "" and say so."""
-    host = next(iter(addresses() - {"127.0.0.1"}), "")
-    if not host:
-        print("this machine has no interface but the loopback")
-    return host
+OTHER_ADDRESSES = sorted(addresses() - {"127.0.0.1"})
+needs_two_interfaces = pytest.mark.skipif(
+    not OTHER_ADDRESSES, reason="no interface but the loopback"
+)
 
 
 def _started_in(host: str, *namespaces: str) -> Peer:
@@ -228,14 +226,14 @@ def _started_in(host: str, *namespaces: str) -> Peer:
     return Peer("-c", command, str(Path(__file__).with_name("peers.py")), f"mpi://{host}:0")
 
 
+@needs_two_interfaces
 @pytest.mark.parametrize("tls", ["^posix", "tcp,self"])
 @scenario(60, namespaces=("unshare", "--ipc"))
 async def test_processes_with_pid_namespaces_but_one_of_ipc_connect_without_shared_memory(
     tls: str,
 ) -> None:
     os.environ["UCX_TLS"] = tls
-    if not (host := _other_address()):
-        return
+    host = OTHER_ADDRESSES[0]
     runtime(host)
     peer = _started_in(host, "--pid", "--fork", "--kill-child", "--mount-proc")
     await peer.ready()
@@ -247,12 +245,12 @@ async def test_processes_with_pid_namespaces_but_one_of_ipc_connect_without_shar
     peer.end()
 
 
+@needs_two_interfaces
 @scenario(60, namespaces=("unshare", "--ipc"))
 async def test_processes_with_ipc_namespaces_connect_though_their_segments_have_the_same_ids() -> (
     None
 ):
-    if not (host := _other_address()):
-        return
+    host = OTHER_ADDRESSES[0]
     local = runtime(host)
     for role in ("leads", "follows"):
         rename(role)

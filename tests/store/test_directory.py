@@ -304,16 +304,7 @@ def test_report_that_cannot_be_written_is_an_error(tmp_path):
     store = builders.unfinished(tmp_path, [CASE])
     (store.path / "report.md").mkdir()
     with pytest.raises(ResultsError, match=r"can't write .*report\.md: Is a directory"):
-        store.write_text("report.md", "x")
-
-
-def test_existing_run_is_not_overwritten(tmp_path):
-    output = tmp_path / "my results"
-    store = builders.unfinished(output, [CASE], [builders.sample(CASE, 2.0)])
-    with pytest.raises(ResultsError, match=rf"already contains a run.*--resume '{output}"):
-        RunStore.create(output, builders.run([CASE], seed=99))
-    assert seconds(load(store.path)) == [2.0]
-    assert load(store.path).manifest.seed == 0
+        store.write("report.md", "x")
 
 
 def test_run_ids_never_collide(tmp_path):

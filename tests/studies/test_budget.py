@@ -12,7 +12,7 @@ from commbench.harness import runner
 from commbench.model import LaunchEnd, Stopping
 from commbench.store.records import BULK
 
-SECONDS = 10.0
+SECONDS = 15.0
 """The duration of a simulated launch."""
 
 

@@ -444,12 +444,19 @@ def test_what_ends_while_records_are_collected_is_in_the_next_region(
     assert run.log_counts["n_started"].sum() == n_started
 
 
+@pytest.fixture
+def short_regions(monkeypatch):
+    """Count the use of cores in short regions, too."""
+    monkeypatch.setattr(profile, "_MIN_CORE_USE_S", 0.3)
+
+
+@pytest.mark.usefixtures("short_regions")
 def test_other_programs_on_the_cores_of_a_region_are_counted(started, tmp_path):
     busy = [sys.executable, "-c", "while True: pass"]
     others = [subprocess.Popen(busy) for _ in os.sched_getaffinity(0)]
     try:
         with commbench.profile(started, output=tmp_path, anonymize=True) as run:
-            time.sleep(1.5)
+            time.sleep(0.6)
     finally:
         for each in others:
             each.kill()
@@ -461,21 +468,23 @@ def test_other_programs_on_the_cores_of_a_region_are_counted(started, tmp_path):
     assert any("used the cores in 1 of 1 regions of over a" in text for text in run.warnings)
 
 
+@pytest.mark.usefixtures("short_regions")
 def test_the_use_of_cores_is_unknown_if_a_worker_ended(own, tmp_path):
     with commbench.profile(own, output=tmp_path) as run:
         kill_one(own)
-        time.sleep(1.1)
+        time.sleep(0.4)
     assert run.core_use.empty
 
 
-@pytest.mark.parametrize("seconds", [0.0, 1.1])
+@pytest.mark.usefixtures("short_regions")
+@pytest.mark.parametrize("seconds", [0.0, 0.4])
 def test_the_use_of_cores_in_long_pauses_is_not_that_of_a_region(
     seconds, started, tmp_path, monkeypatch
 ):
     begin = profile.Profiler.begin
 
     def late(profiler):
-        spin(1.1)
+        spin(0.4)
         begin(profiler)
 
     with commbench.profile(started, output=tmp_path) as run:
@@ -486,6 +495,7 @@ def test_the_use_of_cores_in_long_pauses_is_not_that_of_a_region(
     assert run.core_use.empty
 
 
+@pytest.mark.usefixtures("short_regions")
 def test_the_use_of_cores_is_unknown_if_a_worker_joined_and_ended(tmp_path):
     with (
         LocalCluster(n_workers=0, threads_per_worker=1, **QUIET) as cluster,
@@ -493,7 +503,7 @@ def test_the_use_of_cores_is_unknown_if_a_worker_joined_and_ended(tmp_path):
         commbench.profile(client, output=tmp_path) as run,
     ):
         cluster.scale(1)
-        pid = client.submit(lambda: spin(1.5) or os.getpid()).result()
+        pid = client.submit(lambda: spin(0.5) or os.getpid()).result()
         cluster.scale(0)
         processes.until(lambda: not psutil.pid_exists(pid), "the end of the worker")
     assert {*run.tasks["worker"]} == {"0"}

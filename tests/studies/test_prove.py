@@ -163,11 +163,20 @@ def test_a_backend_without_settings_is_printed_as_its_protocol():
     ]  # fmt: skip
 
 
-def test_a_cluster_on_other_hosts_is_not_printed_as_a_local_one():
-    hosts = dataclasses.replace(FAKE.cluster, launcher="ssh", hosts=("a", "b"), n_workers=4)
-    case = dataclasses.replace(FAKE, cluster=hosts)
+@pytest.mark.parametrize(
+    "other", [{"launcher": "ssh", "hosts": ("a", "b")}, {"launcher": "mpirun"}], ids=str
+)
+def test_a_cluster_of_another_launcher_is_not_printed_as_a_local_one(other):
+    case = dataclasses.replace(
+        FAKE, cluster=dataclasses.replace(FAKE.cluster, n_workers=4, **other)
+    )
     trial = prove.Trial(case, finding(FAKE, workers="4"), {"workers": "4"})
     assert list(prove.lines(trial)) == ["# the cluster, however you start it: n_workers=4"]
+
+
+def test_settings_of_a_cluster_on_other_hosts_are_for_every_host():
+    hosts = dataclasses.replace(FAKE.cluster, launcher="ssh", hosts=("a", "b"))
+    case = dataclasses.replace(FAKE, cluster=hosts)
     compression = "distributed.comm.compression"
     spec = dataclasses.replace(case.cluster, dask_config={compression: None})
     trial = prove.Trial(dataclasses.replace(case, cluster=spec), finding(FAKE), {compression: ""})

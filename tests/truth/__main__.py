@@ -24,7 +24,10 @@ from test_comparison_rates import sequentially, verdict  # noqa: E402
 from trials import BUDGET_S, SHARES, TRIALS, Outcome, is_precise  # noqa: E402
 
 from commbench.model import Stopping  # noqa: E402
+from commbench.stats.inference import MIN_LAUNCHES  # noqa: E402
 
+N_RESAMPLED = 2000
+FACTORS = (1.0, 0.9, 0.85)
 FILE = ROOT / "results" / "truth" / "outcomes.jsonl"
 PAGE = ROOT / "docs" / "truth.md"
 ENDS = "the trial {} runs to its end"
@@ -101,13 +104,14 @@ def page(rows: list[dict[str, Any]]) -> str:
         lines.append(
             f"| {question} | {rate(group['right'])} | {wanted:.0%} | {state} | {false} | {spread} |"
         )
+    lines.append("")
     if not_counted:
         reasons = (
             f'{n} outcomes of "{question}" ({SUPERSEDED[question]})'
             for question, n in not_counted.items()
         )
-        lines += ["", f"Not counted: {'; '.join(reasons)}."]
-    lines.append(f"\n{outcomes.origin(table)}")
+        lines.append(f"Not counted: {'; '.join(reasons)}.")
+    lines.append(outcomes.origin(table))
     below, missed = resampled(table)
     head = HEAD.format(conclusion=conclusion(questions) + missed)
     parts = filled(head), "\n".join(lines), filled(below), filled(launches(table))
@@ -133,56 +137,69 @@ def conclusion(questions: dict[str, list[str]]) -> str:
 
 def resampled(table: pd.DataFrame) -> tuple[str, str]:
     """Return how often verdicts are right on resampled runs, and which goals they miss."""
-    trials = table[table["trial"] == "equal-backends"]["medians_s"].dropna()
-    if len(trials) < 2:
+    long = table[table["trial"] == "pool"].dropna(subset="designs")
+    trials = table.loc[table["trial"] == "equal-backends", "medians_s"].dropna()
+    if long.empty or len(trials) < 2:
         return "", ""
-    size = int(np.median([min(map(len, medians.values())) for medians in trials]))
+    in_one_go, designs = (
+        np.array([*long["iterations_s"].iloc[-1].values()]),
+        long["designs"].iloc[-1],
+    )
     blocks = [block for medians in trials for block in zip(*medians.values(), strict=False)]
-    pool = np.array(blocks)
+    block_s = BUDGET_S / np.median([min(map(len, medians.values())) for medians in trials])
+    pools = {
+        "half an hour": (in_one_go, designs),
+        "several days": (np.array(blocks).T[:, :, None], [(1, block_s)] * len(blocks)),
+    }
     rows, missed = [], []
     # With make run's time for two backends, and with the default budget.
-    for budget_s in (BUDGET_S, Stopping().budget_s):
-        n = round(size * budget_s / BUDGET_S)
+    for (name, pool), budget_s in itertools.product(pools.items(), (BUDGET_S, Stopping().budget_s)):
+        dice = np.random.default_rng(0)
+        runs = [_resample(dice, *pool, budget_s) for _ in range(N_RESAMPLED)]
+        n = np.median([len(one) for one, _ in runs])
         shares = {}
-        for factor in (1.0, 0.9, 0.85):
+        for factor in FACTORS:
             verdicts = {"faster"} if factor < 1 else {"faster", "slower"}
             compared = [
-                sequentially(list(one[:, None]), list(factor * two[:, None]))
-                for first in range(len(pool) - n + 1)
-                for one, two in [pool[first : first + n].T]
+                sequentially(list(one[:, None]), list(factor * two[:, None])) for one, two in runs
             ]
             shares[factor] = np.mean([each.verdict in verdicts for each in compared])
             if factor == 1:
                 same = pd.Series([each.verdict == "same" for each in compared if is_precise(each)])
-        cells = [_share(shares[factor], len(pool) / n) for factor in (1.0, 0.9, 0.85)]
-        cells.append(f"{same.sum()} of {len(same)}")
-        rows.append(" | ".join([f"| {budget_s:.0f} s, {n} blocks", *cells]) + " |")
+        cells = [_share(shares[factor], pool[0].shape[1] / n) for factor in FACTORS]
+        cells.append(f"{same.mean():.0%} of {len(same)}")
+        rows.append(" | ".join([f"| {name} | {budget_s:.0f} s, {n:.0f} blocks", *cells]) + " |")
         goals = {
-            f"call equal backends different in {cells[0]}, goal: 5 %": shares[1.0] <= 0.05,
-            f"detect 10 % less time in {cells[1]}, goal: 80 %": shares[0.9] >= 0.8,
-            f"detect 15 % less in {cells[2]}, goal: 95 %": shares[0.85] >= 0.95,
-            f"call precise equal backends the same in {cells[3]} (goal: half)": 2 * same.sum()
+            f"call equal backends different in {shares[1.0]:.1%} (5 %)": shares[1.0] <= 0.05,
+            f"detect 10 % less time in {shares[0.9]:.0%} (80 %)": shares[0.9] >= 0.8,
+            f"detect 15 % less in {shares[0.85]:.0%} (95 %)": shares[0.85] >= 0.95,
+            f"call precise equal backends the same in {cells[3]} (half)": 2 * same.sum()
             >= len(same),
         }
         if several := [goal for goal, is_met in goals.items() if not is_met]:
-            goals_missed = " and ".join(several)
-            missed.append(f" **Resampled runs of {n} launches miss goals**: they {goals_missed}.")
+            missed.append(
+                f" **Resampled runs of {n:.0f} launches, of {name}, miss goals**: they "
+                f"{', '.join(several)}."
+            )
     runs = [[np.array([median]) for median in medians["tcp"]] for medians in trials]
     between = [verdict(*pair, paired=False).verdict for pair in itertools.pairwise(runs)]
     differ = pd.Series([name in ("faster", "slower") for name in between])
     resampled_rows = "\n".join(rows)
+    low, high = (extreme(n for n, _ in designs) for extreme in (min, max))
     text = f"""
 ## Resampled runs
 
-Each share is of all windows of consecutive blocks (a launch of each backend) from the {len(pool)}
-blocks of {len(trials)} trials of equal backends, with five looks. For *detected*, one backend's
-times are multiplied by 0.9 or 0.85. The intervals are for as many windows as don't overlap.
-*Precise*: the ratio's standard error is at most 2 %. `commbench compare`
-without `--control` calls successive runs of tcp different in {rate(differ)}.
+Each row has {N_RESAMPLED:,} runs with five looks: successive blocks, a launch each of tcp under two
+names, as many as the budget has time for. *Half an hour*: {in_one_go.shape[1]} blocks in one go; of
+their {in_one_go.shape[2]} iterations a run has {low} to {high}, as its design chooses. *Several
+days*: the {len(blocks)} blocks of {len(trials)} trials of equal backends. For *detected*, one
+backend's times are multiplied by 0.9 or 0.85. The intervals are for as many runs as don't overlap.
+*Precise*: the ratio's standard error is at most 2 %. `commbench compare` without `--control` calls
+successive runs of tcp different in {rate(differ)}.
 
-| `--budget` | false difference (goal: ≤ 5 %) | 10 % detected (≥ 80 %) | 15 % detected (≥ 95 %) \
-| precise: equal is `same` (≥ 50 %) |
-| --- | --- | --- | --- | --- |
+| blocks from | `--budget` | false difference (goal: ≤ 5 %) | 10 % detected (≥ 80 %) | \
+15 % detected (≥ 95 %) | precise: equal is `same` (≥ 50 %) |
+| --- | --- | --- | --- | --- | --- |
 {resampled_rows}
 """
     return text, "".join(missed)
@@ -193,6 +210,23 @@ def _share(share: float, n: float) -> str:
     low = stats.beta.ppf(0.025, share * n, n - share * n + 1) if share else 0.0
     high = stats.beta.ppf(0.975, share * n + 1, n - share * n) if share < 1 else 1.0
     return f"{share:.0%} ({low:.0%} to {high:.0%})"
+
+
+def _resample(
+    dice: np.random.Generator, times: Any, designs: list[tuple[int, float]], budget_s: float
+) -> tuple[Any, Any]:
+    """Return the medians of the launches of two backends, in a run that a pool contains."""
+    n_blocks, n_iterations = times.shape[1:]
+    block = length = n_blocks
+    while block + length > n_blocks:
+        block = dice.integers(len(designs))
+        iterations, block_s = designs[block]
+        length = max(MIN_LAUNCHES, int(budget_s / block_s))
+    iterations = min(iterations, n_iterations)
+    first = dice.integers(n_iterations - iterations + 1)
+    part = times[dice.permutation(2), block : block + length, first : first + iterations]
+    one, two = np.median(part, axis=2)
+    return one, two
 
 
 def launches(table: pd.DataFrame) -> str:
@@ -219,10 +253,10 @@ def launches(table: pd.DataFrame) -> str:
 ## Forked and fresh processes
 
 **{found}.** The local launcher forks its processes, so launches could vary less than those of
-users do. {len(trials)} trials measured a merge with forked and with fresh
-processes in turns. The standard deviation between launches was {sd["fork"]:.1%} with forked and
-{sd["spawn"]:.1%} with fresh ones: {ratio:.2f} times as much, 95 % interval {low:.2f} to {high:.2f}
-(F, {free["fork"]} and {free["spawn"]} degrees of freedom).
+users do. {len(trials)} trials measured a merge with both in turns. The standard deviation between
+launches was {sd["fork"]:.1%} with forked and {sd["spawn"]:.1%} with fresh ones: {ratio:.2f} times
+as much, 95 % interval {low:.2f} to {high:.2f} (F, {free["fork"]} and {free["spawn"]} degrees of
+freedom).
 """
 
 

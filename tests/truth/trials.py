@@ -26,13 +26,16 @@ import commbench
 from commbench import backends, stats
 from commbench.analysis.run import Run
 from commbench.machine import cores
-from commbench.model import Case, Comparison
+from commbench.model import Case, Comparison, Stopping
 from commbench.model.units import format_message_size
 from commbench.stats.selection import measured
+from commbench.stats.sequential import next_block
 
 BARE = Path(__file__).parents[1] / "bare"
 BUDGET_S = 90
 """About as long for each backend as in ``make run``."""
+MERGE = ("--workers", 2, "--rows", 250_000, "--shuffle", "tasks")
+POOL_LAUNCHES, POOL_ITERATIONS, PILOT = 120, 20, 10
 PLUG_IN = '''
 import dataclasses
 import os
@@ -144,6 +147,11 @@ class Outcome:
     error: float | None = None
     medians_s: dict[str, list[float]] | None = None
     """The medians of launches, by backend or by how their processes started."""
+    iterations_s: dict[str, list[list[float]]] | None = None
+    """The times of the iterations of each launch, in order of time, by backend."""
+    designs: list[tuple[int, float]] | None = None
+    """The iterations per launch, and the seconds per block, that a run would choose from each
+    ``PILOT`` launches that follow each other."""
 
 
 def run(folder: Path, *arguments: object, prefix: Sequence[str] = ()) -> Run:
@@ -189,6 +197,42 @@ def is_precise(comparison: Comparison) -> bool:
     return math.log(comparison.ci_high / comparison.ci_low) <= 2 * 1.96 * 0.02
 
 
+def pool(seed: int, folder: Path) -> Iterator[Outcome]:
+    """Measure tcp under two names for so long that the page can resample runs."""
+    result = run(
+        folder, "merge", "--backends", "tcp,tcp@2", *MERGE, "--launches", POOL_LAUNCHES,
+        "--iterations", POOL_ITERATIONS, "--seed", seed,
+    )  # fmt: skip
+    yield pooled(result)
+
+
+def pooled(result: Run) -> Outcome:
+    """Return the times of a pool's iterations, and whether its backends seem to differ."""
+    columns = ["case_id", "iteration"]
+    times = result.measured.pivot(index="launch", columns=columns, values="seconds").dropna()
+    manifest = dataclasses.replace(result.manifest, stopping=Stopping())
+    designs = []
+    for first in range(len(times) - PILOT + 1):
+        launches = times.index[first : first + PILOT]
+        frames = {
+            name: frame[frame["launch"].isin(launches)]
+            for name, frame in (("samples", result.samples), ("ends", result.ends))
+        }
+        block = next_block(result.replace(manifest, **frames))
+        assert block.iterations is not None
+        designs.append((block.iterations, round(block.seconds, 3)))
+    (comparison,) = result.comparisons
+    claimed = comparison.verdict in ("faster", "slower")
+    return Outcome(
+        question="equal backends, 120 launches each: no difference is claimed",
+        right=not claimed, false=claimed, designs=designs,
+        iterations_s={
+            case.backend: times[case.id].to_numpy().round(6).tolist()
+            for case in result.suite.cases
+        },
+    )  # fmt: skip
+
+
 def delayed_backend(seed: int, folder: Path) -> Iterator[Outcome]:
     """Measure a merge over tcp, and over one that takes 10 or 15 % longer."""
     percent = (10, 15)[seed % 2]
@@ -203,8 +247,8 @@ def delayed_backend(seed: int, folder: Path) -> Iterator[Outcome]:
 def compared(folder: Path, workload: str, backends: str, seed: int) -> tuple[Run, Comparison]:
     """Compare two backends, with the time per backend that ``make run`` has."""
     result = run(
-        folder, workload, "--backends", backends, "--workers", 2, "--rows", 250_000,
-        "--shuffle", "tasks", "--budget", f"{BUDGET_S}s", "--seed", seed,
+        folder, workload, "--backends", backends, *MERGE, "--budget", f"{BUDGET_S}s",
+        "--seed", seed,
     )  # fmt: skip
     (comparison,) = result.comparisons
     return result, comparison
@@ -513,11 +557,13 @@ TRIALS: dict[str, Callable[[int, Path], Iterator[Outcome]]] = {
     trial.__name__.replace("_", "-"): trial
     for trial in (
         cpu_time, planted_log, too_few_cores, profile, one_mode, two_modes, slow_parts,
-        forked_launches, equal_backends, delayed_backend, perftest,
+        forked_launches, equal_backends, pool, delayed_backend, perftest,
         message_overhead, profile_overhead, user_code_overhead, scheduler_overhead,
     )
 }  # fmt: skip
 SHARES = {
     "cpu-time": 20, "planted-log": 20, "too-few-cores": 2, "profile": 3, "slow-parts": 2,
+    "pool": 0.05,
 }  # fmt: skip
-"""How often the quick trials, and those of several kinds, run for each time of the others."""
+"""How often the quick trials, those of several kinds, and the longest run for each time of the
+others."""

@@ -1,6 +1,7 @@
 import asyncio
 import collections
 import contextlib
+import dataclasses
 import functools
 import itertools
 import threading
@@ -327,11 +328,13 @@ def stop_spinning(dask_worker):
 
 
 @pytest.mark.parametrize("worker", ["0", "1"], ids=["here", "elsewhere"])
-def test_cpu_time_together_counts_from_the_common_start(worker, far, measure, monkeypatch):
+def test_cpu_time_together_counts_from_the_common_start(worker, far, measured, monkeypatch):
     monkeypatch.setattr(fetches, "_LEAD_SECONDS", 0.8)
     far.client.run(spin, workers=[far.addresses[worker]])
     try:
-        records = measure(work(sizes=(1000,)))
+        records = measured(
+            fetches.measure_fetches, dataclasses.replace(CASE, warmups=0), work(sizes=(1000,))
+        )
     finally:
         far.client.run(stop_spinning, workers=[far.addresses[worker]])
     seconds = [s.cpu_seconds for s in select(records, Sample) if s.layer == "together"]

@@ -96,10 +96,10 @@ class One(ClusterWorkload):
 
 @pytest.fixture(scope="module")
 def profile(cluster, recorded, measured):
-    """Return a function that returns the records of a task's two iterations and their profile."""
+    """Return a function that returns the records of a task's iterations and their profile."""
 
-    def measure(function):
-        case = Case(workload="test", backend="tcp", iterations=2, warmups=0)
+    def measure(function, iterations=2):
+        case = Case(workload="test", backend="tcp", iterations=iterations, warmups=0)
         records = measured(measure_cluster, case, One(function, cluster.addresses["0"]))
         profiles = stats.worker_profiles(recorded([case], [*records, builders.end(case)]))
         return records, profiles.set_index(["worker", "iteration"])
@@ -155,7 +155,7 @@ def test_turns_that_the_idle_loop_makes_too_are_polls(profile, cluster):
     address = cluster.addresses["0"]
     cluster.client.run(poll, True, workers=[address])
     try:
-        _, profiles = profile.__wrapped__(sleep)
+        _, profiles = profile.__wrapped__(sleep, 1)
     finally:
         cluster.client.run(poll, False, workers=[address])
     for row in profiles.loc["0"].itertuples():
@@ -167,7 +167,7 @@ def test_turns_that_the_idle_loop_makes_too_are_polls(profile, cluster):
 def test_the_readings_enclose_the_sample_and_exclude_the_idle_time(profile, monkeypatch):
     # A busy machine takes long between two readings.
     monkeypatch.setattr(plugins, "IDLE_SECONDS", 2.0)
-    records, _ = profile.__wrapped__(sleep)
+    records, _ = profile.__wrapped__(sleep, 1)
     samples = {sample.iteration: sample for sample in select(records, Sample)}
     threads = select(records, ThreadTime)
     assert {(t.worker, t.role) for t in threads} >= {
