@@ -4,10 +4,8 @@ import itertools
 import json
 
 import builders
-import dask_clusters
 import processes
 import pytest
-from distributed import Client
 
 from commbench.harness.measure.fetches import rounds
 from commbench.reports.link_report import LinkReport
@@ -192,28 +190,3 @@ def test_rounds_have_every_pair_once_and_no_host_twice(n):
 )
 def test_wrong_usage_is_explained(arguments, message):
     assert message in processes.usage_error(processes.invoke("links", *arguments))
-
-
-def test_a_running_cluster_needs_its_address_and_what_to_expect_of_two_workers(tmp_path):
-    (tmp_path / "dask").mkdir()
-    few = ("--sizes", "1,64KiB,2MiB", "--output", tmp_path / "results", "--format", "json")
-    rates = [f"--expect={name}=1kB/s" for name in ("same NUMA", "cross-socket", "same host")]
-    with dask_clusters.started(tmp_path / "dask") as cluster:
-        with Client(cluster.address, set_as_default=False) as client:
-            client.wait_for_workers(2)
-        where = ("--scheduler", cluster.file)
-        fine = processes.invoke("links", *where, *few, *rates, figures=())
-        open_ = processes.invoke("links", *where, *few, "--iterations", 1, figures=())
-    assert fine.exit_code == 0, fine.output
-    document = json.loads(fine.stdout)
-    assert document["outcome"] == "fine"
-    assert len(document["links"]) == 2
-    assert open_.exit_code == 1, open_.output
-    assert json.loads(open_.stdout)["outcome"] == "not judged"
-    report = processes.invoke("report", document["run"])
-    assert report.exit_code == 0, report.output
-    assert "links, in rounds" in report.stdout
-
-
-def test_it_has_no_option_that_it_ignores():
-    assert "No such option '-v'" in processes.usage_error(processes.invoke("links", "-v"))

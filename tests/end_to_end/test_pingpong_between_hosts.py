@@ -56,7 +56,7 @@ def test_the_link_between_the_hosts_is_what_is_measured(hosts, monkeypatch, back
     monkeypatch.setenv("UCX_TLS", "tcp,self")
     ended = run(
         hosts, "--backends", backend, "--layers", layers, "--sizes", f"1,{BLOCK}",
-        "--iterations", "100", "--warmups", "10", "--seconds-per-size", "0.2",
+        "--iterations", "40", "--warmups", "4", "--seconds-per-size", "0.2",
     ).finish()  # fmt: skip
     assert ended.status == 0, ended.said
     measured = load(ended.run)

@@ -13,7 +13,7 @@ import distributed
 import processes
 import pytest
 from distributed import Client
-from launching import make_launch
+from launching import make_launch, no_idle_cost
 
 from commbench import backends
 from commbench.conformance import check_launcher
@@ -115,7 +115,31 @@ def test_the_cpu_time_of_the_cluster_is_not_that_of_other_processes(measured):
     assert measured.core_use["own_cpu_seconds"] > in_samples
 
 
-def test_the_launcher_meets_its_contract(dask_cluster, tmp_path, tag):
+def test_links_of_a_running_cluster_need_what_to_expect_of_two_workers(
+    dask_cluster, owner, tmp_path
+):
+    few = ("--sizes", "1,64KiB,2MiB", "--output", tmp_path / "results", "--format", "json")
+    rates = [f"--expect={name}=1kB/s" for name in ("same NUMA", "cross-socket", "same host")]
+    where = ("--scheduler", dask_cluster.file)
+    fine = processes.invoke("links", *where, *few, *rates, figures=())
+    open_ = processes.invoke("links", *where, *few, "--iterations", 1, figures=())
+    assert fine.exit_code == 0, fine.output
+    document = json.loads(fine.stdout)
+    assert document["outcome"] == "fine"
+    assert len(document["links"]) == 2
+    assert open_.exit_code == 1, open_.output
+    assert json.loads(open_.stdout)["outcome"] == "not judged"
+    report = processes.invoke("report", document["run"])
+    assert report.exit_code == 0, report.output
+    assert "links, in rounds" in report.stdout
+
+
+def test_it_has_no_option_that_it_ignores():
+    assert "No such option '-v'" in processes.usage_error(processes.invoke("links", "-v"))
+
+
+def test_the_launcher_meets_its_contract(dask_cluster, tmp_path, tag, monkeypatch):
+    monkeypatch.setattr("commbench.harness.measure.cluster.measure_idle", no_idle_cost)
     check_launcher("external", tmp_path, scheduler=dask_cluster.address, start_timeout_s=30.0)
     with Client(dask_cluster.address, set_as_default=False) as client:
         assert len(client.run(os.getpid)) == 2

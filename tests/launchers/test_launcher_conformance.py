@@ -6,6 +6,7 @@ import subprocess
 import distributed
 import pytest
 import sshd
+from launching import no_idle_cost
 
 from commbench.conformance import check_launcher, launchers
 from commbench.errors import UsageError
@@ -110,6 +111,7 @@ def test_a_process_that_outlives_its_cluster_is_an_error(tmp_path, monkeypatch, 
             return running
 
     monkeypatch.setattr(launchers, "_END_SECONDS", 0.2)
+    monkeypatch.setattr("commbench.harness.measure.cluster.measure_idle", no_idle_cost)
     installed("launcher", {"leaving": LeavingLauncher})
     left = subprocess.Popen(["sleep", "60"])
     try:
