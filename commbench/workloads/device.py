@@ -41,24 +41,12 @@ def library(device: str, on_cpu: str, on_gpu: str) -> Any:
 
 
 def array_library(device: str) -> Any:
-    """Return NumPy for ``"cpu"`` and CuPy for ``"gpu"``.
-
-    Raises
-    ------
-    UnavailableError
-        If it can't be imported.
-    """
+    """Return NumPy for ``"cpu"`` and CuPy for ``"gpu"``; errors are those of `library`."""
     return library(device, "numpy", "cupy")
 
 
 def frame_library(device: str) -> Any:
-    """Return pandas for ``"cpu"`` and cuDF for ``"gpu"``.
-
-    Raises
-    ------
-    UnavailableError
-        If it can't be imported.
-    """
+    """Return pandas for ``"cpu"`` and cuDF for ``"gpu"``; errors are those of `library`."""
     return library(device, "pandas", "cudf")
 
 

@@ -191,6 +191,20 @@ def test_no_backend_is_a_remedy_for_itself():
     assert trials == [{"backend": "ucx:shm+thread-future"}] * 2
 
 
+@pytest.mark.parametrize(("wall", "remedies"), [(9.0, {"mpi"}), (10.0, set()), (11.0, set())])
+def test_a_backend_that_few_launches_show_to_be_slow_is_no_remedy(wall, remedies):
+    cases = [CASE, case_of("mpi")]
+    records = [
+        each for case, seconds in zip(cases, (10.0, wall), strict=True)
+        for each in [*iterations(case, n=3, wall=seconds), *exchange(case)]
+    ]  # fmt: skip
+    run = builders.in_memory(cases, records, environment=CORES)
+    assert [each.n_launches for each in run.comparisons] == [3]
+    (finding,) = (f for f in run.findings if (f.rule, f.case_id) == ("bandwidth", CASE.id))
+    trials = {trial["backend"] for trial in finding.trials}
+    assert trials == {"ucx:shm+thread-future"} | remedies
+
+
 def test_what_the_run_has_measured_is_not_untested():
     other = case_of("mpi")
     run = awaiting_bytes([CASE, other], 10.0, 8.0)
@@ -214,7 +228,8 @@ def test_settings_for_memory_of_one_host_are_no_remedy_elsewhere(device, hosts):
         ("ucx", "sysv/memory", {"mpi", "ucx:shm+thread-future"}),
         ("ucx", "tcp/eth0", {"mpi", "ucx:shm+thread-future"}),
         ("ucx", "rc_mlx5/mlx5_0:1", {"mpi"}),
-        ("ucx", "cuda_ipc/cuda", {"mpi"}),
+        # That is faster than over the host's memory.
+        ("ucx", "cuda_ipc/cuda", set()),
         ("tcp", "tcp/lo, staged", {"mpi", "ucx"}),
         ("mpi", "mpi/shm", {"ucx:shm+thread-future"}),
     ],
@@ -666,6 +681,52 @@ def test_workers_wait_while_client_and_scheduler_prepare_tasks():
     # Threads with tasks don't wait.
     busy = iterations(CASE, tasks={"cpu_seconds": 9.8})
     assert "preparation" not in found(CASE, [*busy, *clients, *other])
+
+
+def test_data_in_few_tasks_keep_the_scheduler_busy():
+    tasks = launches(*(task(CASE, k / 2, k / 2 + 0.1) for k in range(20)))
+    busy = iterations(CASE, scheduler={"cpu_seconds": 7.0})
+    finding = found(CASE, [*busy, *tasks])["scheduler-data"]
+    assert "busy 70% of the time with 20 tasks per iteration" in finding.statement
+    assert finding.effect.share == pytest.approx(0.7, abs=0.01)
+    # Threads with tasks don't wait.
+    full = iterations(CASE, tasks=BUSY, scheduler={"cpu_seconds": 7.0})
+    assert "scheduler-data" not in found(CASE, [*full, *tasks])
+    # A seventh of the time is less than the limit, and so is what 2000 tasks take.
+    for seconds, n in ((1.4, 20), (5.0, 2000)):
+        some = iterations(CASE, scheduler={"cpu_seconds": seconds})
+        many = launches(*(task(CASE, 0.004 * k, 0.004 * k + 0.001) for k in range(n)))
+        assert "scheduler-data" not in found(CASE, [*some, *many])
+    # Results that the client gathers are another cause.
+    wire = [
+        model.WireBytes(case_id=CASE.id, launch=launch, iteration=0, src="0", dst="",
+                        nbytes=10**9, n_messages=100)
+        for launch in range(6)
+    ]  # fmt: skip
+    busy = iterations(CASE, scheduler={"cpu_seconds": 7.0})
+    by_rule = found(CASE, [*busy, *tasks, *wire])
+    assert by_rule.keys() & {"gathered", "scheduler-data"} == {"gathered"}
+
+
+def in_turns(n, pause_s, first_s=0.0):
+    """Return tasks of half a second, each of which begins after a pause."""
+    step = 0.5 + pause_s
+    return launches(*(task(CASE, first_s + k * step, first_s + k * step + 0.5) for k in range(n)))
+
+
+def test_computations_one_after_another_leave_pauses():
+    finding = found(CASE, [*iterations(CASE), *in_turns(11, 0.4)])["successive"]
+    assert finding.statement.startswith("10 times, 40% of the time together, no task runs")
+    assert finding.effect.share == pytest.approx(0.4)
+    # Fewer pauses, shorter ones, and the time before the first task are none of it.
+    for tasks in (in_turns(10, 0.4), in_turns(11, 0.1), in_turns(11, 0.004, first_s=4.0)):
+        assert "successive" not in found(CASE, [*iterations(CASE), *tasks])
+    # Workers that fetch don't wait for the client.
+    moving = launches(transfer(CASE, 0.0, 10.0, 10**6))
+    assert "successive" not in found(CASE, [*iterations(CASE), *in_turns(11, 0.4), *moving])
+    # A scheduler that is busy is another cause.
+    busy = iterations(CASE, scheduler={"cpu_seconds": 9.0})
+    assert "successive" not in found(CASE, [*busy, *in_turns(11, 0.4)])
 
 
 def test_threads_of_libraries_that_take_the_cores_are_named():

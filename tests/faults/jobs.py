@@ -8,7 +8,8 @@ of one worker's tasks over that of others, or of one task in halves of a second,
 the megabytes of a part of the data, all of which one worker has, of ``p2p-disk`` the megabytes that
 its disk writes in a second, of ``page-faults`` the megabytes that a task uses and frees one by one,
 of ``background-threads``, ``blocked-loop``, ``blocked-scheduler`` and ``memory-pauses`` the share
-of the time.
+of the time, of ``scheduler-data`` the megabytes that tasks have as arguments or in the graph, of
+``successive`` the number of computations.
 """
 
 import asyncio
@@ -171,6 +172,12 @@ def _use_one_sided(client, parts):
     wait(uses)
 
 
+def _in_turns(amount, part):
+    """Compute one part after another, as a loop of a script does."""
+    for k in range(int(amount)):
+        part(k).compute()
+
+
 def array(client, fault="none", amount=1.0, n=1200, chunk=300):
     """Add an array to its transpose, block by block; or pass its blocks on."""
     if fault == "small-messages":
@@ -183,6 +190,9 @@ def array(client, fault="none", amount=1.0, n=1200, chunk=300):
         n = int((amount * 125_000) ** 0.5)
         chunk = n // 4
     x = da.random.default_rng(0).random((n, n), chunks=chunk)
+    if fault == "successive":
+        x = x.persist()
+        wait(x)
     if fault == "scheduler":
         result = da.zeros(int(1000 * amount), chunks=1).map_blocks(_same)
     elif fault in ("small-messages", "connections"):
@@ -196,6 +206,11 @@ def array(client, fault="none", amount=1.0, n=1200, chunk=300):
             chunks = ((int(amount * 125),) * 16, (1000,))
             ones = da.map_blocks(_ones, chunks=chunks, dtype=float)
             return _use_one_sided(client, ones.to_delayed().ravel().tolist())
+        if fault == "successive":
+            return _in_turns(amount, lambda k: x[k].sum())
+        if fault == "scheduler-data":
+            ones = [np.ones(int(amount * 125_000 / 20)) for _ in range(20)]
+            return wait(client.compute([dask.delayed(lambda a=a: len(a))() for a in ones])) and None
         total = result.persist()
         wait(total)
         return total.compute() if fault == "gathered" else None
@@ -242,7 +257,7 @@ def frame(client, fault="none", amount=1.0, rows=200_000, parts=8, joined=False,
         ddf = dd.from_map(_rows, range(16), n=int(amount * 1e6 / 8))
     else:
         ddf = dd.from_pandas(table, npartitions=parts)
-    if fault in ("unbalanced-p2p", "connections"):
+    if fault in ("unbalanced-p2p", "connections", "successive"):
         ddf = ddf.persist()
         wait(ddf)
     elif fault not in ("scheduler", "one-sided"):
@@ -260,6 +275,12 @@ def frame(client, fault="none", amount=1.0, rows=200_000, parts=8, joined=False,
     def compute():
         if fault == "one-sided":
             return _use_one_sided(client, ddf.to_delayed())
+        if fault == "successive":
+            return _in_turns(amount, lambda k: ddf[ddf.key == k].value.sum())
+        if fault == "scheduler-data":
+            one_part = int(amount * 1e6 / 8 / 20)
+            frames = [pd.DataFrame({"value": np.ones(one_part)}) for _ in range(20)]
+            return wait(client.map(len, frames, pure=False)) and None
         with dask.config.set({"dataframe.shuffle.method": method}):
             moved = result.persist()
         wait(moved)
@@ -318,6 +339,14 @@ def graph(client, fault="none", amount=1.0, tasks=40, megabytes=1.0):
         if fault == "one-sided":
             one_part = int(amount * 125_000)
             _use_one_sided(client, [dask.delayed(np.ones)(one_part) for _ in range(16)])
+            return
+        if fault == "successive":
+            parts = [dask.delayed(_same)(k) for k in range(8)]
+            _in_turns(amount, lambda k: dask.delayed(sum)([k, *parts]))
+            return
+        if fault == "scheduler-data":
+            data = np.ones(int(amount * 125_000 / 20))
+            wait([client.submit(len, data, pure=False) for _ in range(20)])
             return
         if fault == "skew":
             futures = [

@@ -83,10 +83,11 @@ def _small_share(case: CaseRecords) -> float:
 def _faster(case: CaseRecords) -> list[str]:
     """Return backends that move bytes faster than sockets do.
 
-    They are those that were faster in this run, else those that it has not compared, with their
-    best settings if workers are on one host and their data in its memory. These are no alternative
-    if the case has them, or if they would close a way that its bytes took. None is an alternative
-    to one that encrypts.
+    They are those that were faster in this run, else those that it has not measured, or that were
+    faster in too few launches for a verdict. On one host, and with data in its memory, they have
+    their best settings. None of them are settings that the case has, or that would close a way that
+    its bytes took. None is an alternative to a backend that encrypts, or
+    that moves bytes from GPU to GPU.
     """
     kinds = {name: kind for name, kind in registry.loadable("backend").items() if kind.is_fast}
     if case.backend and case.backend.plain:
@@ -100,6 +101,8 @@ def _faster(case: CaseRecords) -> list[str]:
     on_gpu = used["transport"].astype("str").str.contains(f"cuda_|{STAGED}").any()
     use_best = case.is_on_one_host and case.case.cluster.device == "cpu" and not on_gpu
     ways = used["transport"][used["contradiction"] == ""].astype("str").unique()
+    if any(way.startswith("cuda_") for way in ways):
+        return []
     fast_ways = [way for way in ways if not way.startswith("tcp/")]
     present = {*(settings["name"] + "=" + settings["value"])}
     names = list[str]()
@@ -109,7 +112,16 @@ def _faster(case: CaseRecords) -> list[str]:
         is_present = present.issuperset(other.settings("cpu").split())
         if not (isinstance(case.backend, kind) and (closes_ways or is_present)):
             names.append(other.name)
-    return [name for name in names if name not in {case.case.plain_backend, *others}]
+    # Of few launches there is no verdict, but a ratio.
+    slow = {
+        case.run.cases[other].plain_backend
+        for c in case.run.comparisons if c.layer == "workload"
+        for one, other, ratio in (
+            (c.baseline_id, c.candidate_id, c.ratio), (c.candidate_id, c.baseline_id, 1 / c.ratio)
+        )
+        if one == case.case.id and not ratio < 1
+    }  # fmt: skip
+    return [name for name in names if name not in {case.case.plain_backend, *others, *slow}]
 
 
 LATENCY = Rule(

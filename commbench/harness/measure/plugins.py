@@ -136,14 +136,11 @@ def installed(cluster: RunningCluster, *plugins: WorkerPlugin | SchedulerPlugin)
                 client.register_plugin(plugin)
         client.run(wire.introduce, list(cluster.names))
         yield
-    except BaseException:
-        with contextlib.suppress(Exception):
-            client.run_on_scheduler(uninstall, client.id)
-        raise
-    if client.status == "running":
+    finally:
         # The cluster may be gone by now.
-        with contextlib.suppress(Exception):
-            client.run_on_scheduler(uninstall, client.id)
+        if client.status == "running":
+            with contextlib.suppress(Exception):
+                client.run_on_scheduler(uninstall, client.id)
 
 
 def _claim(client: str, plugins: tuple[str, ...], dask_scheduler: Any) -> str:
@@ -457,7 +454,8 @@ class Profiler:
                     idle_wait_seconds=unused.wait_seconds, idle_n_turns=unused.n_turns,
                 )  # fmt: skip
             ahead_s = self._scheduler_ahead_s(name, before)
-            for start_s, stop_s in _long_turns(before, after):
+            n_new = after.counters["n_long"] - before.counters["n_long"]
+            for start_s, stop_s in after.counters["long_turns"][-n_new:] if n_new else ():
                 yield LongTurn(
                     **common, worker=name, start_s=start_s + ahead_s, stop_s=stop_s + ahead_s
                 )
@@ -548,12 +546,6 @@ class _Reading(NamedTuple):
     clock: float
     times: _Times
     cpu_seconds: float
-
-
-def _long_turns(before: _Reading, after: _Reading) -> list[tuple[float, float]]:
-    """Return the begin and end of turns between two readings, on their process's clock."""
-    n_new = after.counters["n_long"] - before.counters["n_long"]
-    return after.counters["long_turns"][-n_new:] if n_new else []
 
 
 def _spent(before: _Reading, after: _Reading) -> tuple[float, dict[str, _Use]]:

@@ -1,0 +1,45 @@
+"""Data that pass through the scheduler, in tasks or by other messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from commbench.analysis.findings import CaseRecords, Rule, blocked_loop, gathered
+from commbench.model import Finding
+
+_LEAST = 0.2
+"""The share of the time that the scheduler's event loop works beyond what its tasks take."""
+_TASK_SECONDS = 2e-3
+"""The scheduler's time for a task, at most: ten times the 200 µs that Dask documents."""
+
+
+def find(case: CaseRecords) -> Iterator[Finding]:
+    """Yield a finding if the scheduler's event loop is busy, and not with the number of tasks.
+
+    What clients gather, and what blocks the loop, are other causes.
+    """
+    work = ("serialize_s", "deserialize_s", "messages_s")
+    n_tasks = len(case.tasks) / max(1, len(case.wall_s))
+    busy = case.share(*work, process="scheduler")
+    rest = busy - n_tasks * _TASK_SECONDS / case.wall_s
+    if not rest.median() >= _LEAST or any(map(case.findings, (gathered.RULE, blocked_loop.RULE))):
+        return
+    yield Finding(
+        statement=f"the scheduler's event loop is busy {busy.median():.0%} of the time with "
+        f"{n_tasks:.0f} tasks per iteration: data pass through it",
+        evidence="profile: messages of the scheduler, idle of the workers; tasks",
+        effect=case.effect(np.minimum(case.share("idle_s"), rest)),
+        remedy="keep data out of graphs and of arguments of tasks: load them in tasks, or send "
+        "them to the workers once, by client.scatter(data, broadcast=True)",
+        doubt="queues, locks, events, published data and other clients keep the scheduler busy, "
+        "too",
+    )
+
+
+RULE = Rule(
+    title="data pass through the scheduler",
+    limit="20 % of the time that its event loop is busy beyond 2 ms per task",
+    find=find,
+)

@@ -1,0 +1,78 @@
+"""Computations one after another, between which the cluster waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from commbench.analysis.findings import (
+    CaseRecords,
+    Rule,
+    blocked_loop,
+    gathered,
+    memory_pauses,
+    scheduler_data,
+    slow_links,
+    spilling,
+)
+from commbench.model import Finding
+
+_PAUSE_SECONDS = 5e-3
+"""A time without a task, longer than messages take from one task to the next."""
+_MIN_PAUSES = 10
+_LEAST = 0.2
+"""The smallest effect: between steps that depend on each other are pauses, too."""
+_ELSEWHERE = (
+    blocked_loop.RULE, gathered.RULE, memory_pauses.RULE, scheduler_data.RULE, slow_links.RULE,
+    spilling.RULE,
+)  # fmt: skip
+"""Other causes of pauses."""
+
+
+def find(case: CaseRecords) -> Iterator[Finding]:
+    """Yield a finding if all workers wait again and again, and so do scheduler and client.
+
+    With all tasks in one computation, the next ones would be there already.
+    """
+    window, columns = ["launch", "iteration"], ["start_s", "stop_s"]
+    threads = case.measured_rows("threads")
+    client_s = threads[threads["worker"] == "client"].groupby(window)["cpu_seconds"].sum()
+    client = client_s.reindex(case.wall_s.index, fill_value=0.0) / case.wall_s
+    waits = case.share("asleep_s", process="scheduler") - client
+    unused = min(case.share("idle_s").median(), waits.median())
+    is_other = any(map(case.findings, _ELSEWHERE))
+    if not unused >= _LEAST or len(case.tasks) < _MIN_PAUSES or is_other:
+        return
+    log = pd.concat([each[window + columns] for each in (case.tasks, case.transfers)])
+    log = log.sort_values([*window, "start_s"], ignore_index=True)
+    # The first task or fetch of an iteration follows none.
+    before = log.groupby(window)["stop_s"].cummax().groupby([log[key] for key in window]).shift()
+    pauses = (log["start_s"] - before).loc[lambda seconds: seconds >= _PAUSE_SECONDS]
+    by_window = pauses.groupby([log.loc[pauses.index, key] for key in window])
+    n, paused_s = (
+        each.reindex(case.wall_s.index, fill_value=0)
+        for each in (by_window.size(), by_window.sum())
+    )
+    paused = paused_s / case.wall_s
+    effect = case.effect(np.minimum(paused, waits))
+    if n.median() < _MIN_PAUSES or effect.share < _LEAST:
+        return
+    yield Finding(
+        statement=f"{n.median():.0f} times, {paused.median():.0%} of the time together, no task "
+        "runs, nor does the scheduler or the client work: computations follow one after another",
+        evidence="tasks and transfers: start_s, stop_s; profile: asleep of the scheduler; threads: "
+        "cpu_seconds of the client",
+        effect=effect,
+        remedy="call compute once for several results, dask.compute(a, b, …), or submit all tasks "
+        "and wait for them as they end, by as_completed",
+        doubt="what the script does between computations may take this time: files, the network",
+    )
+
+
+RULE = Rule(
+    title="computations one after another",
+    limit="20 % of the time, in ten pauses of 5 ms or more",
+    find=find,
+)
