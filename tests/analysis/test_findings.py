@@ -724,9 +724,12 @@ def test_computations_one_after_another_leave_pauses():
     # Workers that fetch don't wait for the client.
     moving = launches(transfer(CASE, 0.0, 10.0, 10**6))
     assert "successive" not in found(CASE, [*iterations(CASE), *in_turns(11, 0.4), *moving])
-    # A scheduler that is busy is another cause.
+    # A scheduler that is busy is another cause, and so is a client.
     busy = iterations(CASE, scheduler={"cpu_seconds": 9.0})
     assert "successive" not in found(CASE, [*busy, *in_turns(11, 0.4)])
+    for process, role in (("client", "loop"), ("client", "other"), ("scheduler", "other")):
+        script = launches(thread_time(CASE, process, role, cpu_seconds=9.0))
+        assert "successive" not in found(CASE, [*iterations(CASE), *in_turns(11, 0.4), *script])
 
 
 def test_threads_of_libraries_that_take_the_cores_are_named():

@@ -38,9 +38,13 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     """
     window, columns = ["launch", "iteration"], ["start_s", "stop_s"]
     threads = case.measured_rows("threads")
-    client_s = threads[threads["worker"] == "client"].groupby(window)["cpu_seconds"].sum()
-    client = client_s.reindex(case.wall_s.index, fill_value=0.0) / case.wall_s
-    waits = case.share("asleep_s", process="scheduler") - client
+    is_client = threads["worker"] == "client"
+    # A client in the scheduler's process has no rows.
+    beside_loop = ["offload", *["other"] * (not is_client.any())]
+    is_client |= (threads["worker"] == "scheduler") & threads["role"].isin(beside_loop)
+    spent_s = threads[is_client].groupby(window)["cpu_seconds"].sum()
+    spent = spent_s.reindex(case.wall_s.index, fill_value=0.0) / case.wall_s
+    waits = case.share("asleep_s", process="scheduler") - spent
     unused = min(case.share("idle_s").median(), waits.median())
     is_other = any(map(case.findings, _ELSEWHERE))
     if not unused >= _LEAST or len(case.tasks) < _MIN_PAUSES or is_other:
