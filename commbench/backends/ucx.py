@@ -75,7 +75,7 @@ class UcxBackend(Backend):
         if len(modes) > 1:
             raise UsageError(
                 f"backend 'ucx:{'+'.join(options)}' names several progress modes, "
-                f"{' and '.join(modes)}; leave all but one out"
+                f"{' and '.join(modes)}; keep one"
             )
         self._mode = "".join(modes)
         super().__init__(self._transports + modes)

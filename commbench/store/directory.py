@@ -43,7 +43,7 @@ class RunStore:
 
     @classmethod
     def create(cls, output: Path, manifest: Manifest) -> RunStore:
-        """Create ``output/manifest.id`` and write the manifest.
+        """Create ``output/manifest.id``, an id of ``new_run_id``, and write the manifest.
 
         Raises
         ------

@@ -14,7 +14,7 @@ from commbench.workloads.base import ClusterWorkload
 
 
 def pilot(suite: Suite, done: Mapping[str, int] | None = None) -> Suite:
-    """Return `suite` with a launch of every case, or with as many as a case in `done` has.
+    """Return `suite` with one launch of every case, or as many as the case with the most in `done`.
 
     So a run that was interrupted within a block continues with the rest of this block.
     """

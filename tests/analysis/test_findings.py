@@ -719,11 +719,16 @@ def test_computations_one_after_another_leave_pauses():
     assert finding.statement.startswith("10 times, 40% of the time together, no task runs")
     assert finding.effect.share == pytest.approx(0.4)
     # Fewer pauses, shorter ones, and the time before the first task are none of it.
-    for tasks in (in_turns(10, 0.4), in_turns(11, 0.1), in_turns(11, 0.004, first_s=4.0)):
+    tiny = launches(*(task(CASE, 0.008 * k, 0.008 * k + 0.004) for k in range(1200)))
+    for tasks in (in_turns(10, 0.4), in_turns(11, 0.1), in_turns(10, 0.1, first_s=3.0), tiny):
         assert "successive" not in found(CASE, [*iterations(CASE), *tasks])
     # Workers that fetch don't wait for the client.
     moving = launches(transfer(CASE, 0.0, 10.0, 10**6))
     assert "successive" not in found(CASE, [*iterations(CASE), *in_turns(11, 0.4), *moving])
+    # So do workers that are paused, for another cause.
+    paused = [spill(CASE, 0, worker=n, n_values=0, paused_seconds=4.0) for n in "01"]
+    by_rule = found(CASE, [*iterations(CASE), *in_turns(11, 0.4), *launches(*paused)])
+    assert by_rule.keys() & {"memory-pauses", "successive"} == {"memory-pauses"}
     # A scheduler that is busy is another cause, and so is a client.
     busy = iterations(CASE, scheduler={"cpu_seconds": 9.0})
     assert "successive" not in found(CASE, [*busy, *in_turns(11, 0.4)])

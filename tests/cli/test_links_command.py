@@ -190,3 +190,7 @@ def test_rounds_have_every_pair_once_and_no_host_twice(n):
 )
 def test_wrong_usage_is_explained(arguments, message):
     assert message in processes.usage_error(processes.invoke("links", *arguments))
+
+
+def test_it_has_no_option_that_it_ignores():
+    assert "No such option '-v'" in processes.usage_error(processes.invoke("links", "-v"))

@@ -82,7 +82,7 @@ def tables(rows: list[dict[str, Any]]) -> str:
             f" Not counted: proofs in jobs that no setting cures ({others['right'].sum()} of "
             f"{len(others)} cured)."
         )
-    healthy = table[table["rule"].eq("") & table["commit"].map(_all_present).astype(bool)]
+    healthy = table[table["rule"].eq("")]
     runs = table.drop_duplicates(["trial", "seed"])
     for name, rule in registry.loadable("rule").items():
         trials = table[table["rule"] == name]
@@ -109,6 +109,7 @@ def tables(rows: list[dict[str, Any]]) -> str:
         in_range = gain.between(known["effect_low"], known["effect_high"])
         is_present = _are_present(known)
         ever = table[table["trial"].ne("healthy") & _is_unseen(table)]
+        alarms = ~healthy["right"].astype(bool)
         cured, present = faulty["right"].astype(bool), _are_present(faulty)
         # The first proofs did not keep what they said.
         said = useless[useless["statement"].ne("") | useless["proof_runs"].gt(0)]
@@ -117,7 +118,8 @@ def tables(rows: list[dict[str, Any]]) -> str:
             f"Faults detected in validation: {_rate(ever['right'][_validates(ever)])} of the rules "
             f"as they are now, {_rate(ever['right'])} of all versions. "
             f"Near the rules' limits: {_rate(near['right'])}. "
-            f"Healthy runs with a finding: {_rate(~healthy['right'].astype(bool))}. Faults that "
+            f"Healthy runs with a finding: {_rate(alarms[_all_are_present(healthy)])} with the "
+            f"rules as they are now, {_rate(alarms)} of all versions. Faults that "
             f"`prove` cured: {_rate(cured[present])} with the rules as they are now, "
             f"{_rate(cured[~present])} earlier; useless remedies that it did "
             f"not confirm: {_rate(useless['right'])}. Of those whose words were kept, it said that "
@@ -141,7 +143,6 @@ def summary(rows: list[dict[str, Any]]) -> str:
     is_near = table["trial"].str.startswith(NEAR_LIMIT)
     faults = table[~is_proof & ~is_near & ~table["trial"].eq("healthy")]
     healthy = table[table["trial"].eq("healthy") & table["rule"].eq("")]
-    healthy = healthy[healthy["commit"].map(_all_present).astype(bool)]
     cures = proofs[proofs["rule"] != ""]
     ever = faults[_is_unseen(faults)]
     n_ever, n_near, n_healthy, n_cures, n_present = (
@@ -247,9 +248,11 @@ def _source(name: str, commit: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
-@functools.cache
-def _all_present(commit: str) -> bool:
-    return all(_is_present(rule, commit) for rule in registry.loadable("rule"))
+def _all_are_present(trials: pd.DataFrame) -> Any:
+    """Return whether all rules were as they are now in each trial."""
+    commits = trials["commit"].unique()
+    present = {c for c in commits if all(_is_present(r, c) for r in registry.loadable("rule"))}
+    return trials["commit"].isin(present).to_numpy()
 
 
 def _are_present(trials: pd.DataFrame) -> Any:

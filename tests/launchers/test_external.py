@@ -134,10 +134,6 @@ def test_links_of_a_running_cluster_need_what_to_expect_of_two_workers(
     assert "links, in rounds" in report.stdout
 
 
-def test_it_has_no_option_that_it_ignores():
-    assert "No such option '-v'" in processes.usage_error(processes.invoke("links", "-v"))
-
-
 def test_the_launcher_meets_its_contract(dask_cluster, tmp_path, tag, monkeypatch):
     monkeypatch.setattr("commbench.harness.measure.cluster.measure_idle", no_idle_cost)
     check_launcher("external", tmp_path, scheduler=dask_cluster.address, start_timeout_s=30.0)

@@ -65,7 +65,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         return
     yield Finding(
         statement=f"{n.median():.0f} times, {paused.median():.0%} of the time together, no task "
-        "runs, nor does the scheduler or the client work: computations follow one after another",
+        f"runs, for {effect.share:.0%} while scheduler and client don't work either: computations "
+        "follow one after another",
         evidence="tasks and transfers: start_s, stop_s; profile: asleep of the scheduler; threads: "
         "cpu_seconds of the client",
         effect=effect,
