@@ -69,6 +69,15 @@ def test_a_signal_that_nohup_ignores_stays_ignored():
     assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
 
 
+def test_a_handler_that_a_c_library_has_set_stays(monkeypatch):
+    # Python has no object for it, which signal.signal would take.
+    get = signal.getsignal
+    monkeypatch.setattr(signal, "getsignal", lambda n: None if n == signal.SIGTERM else get(n))
+    before = get(signal.SIGTERM)
+    with interrupts.interruptible():
+        assert get(signal.SIGTERM) is before
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 @pytest.mark.filterwarnings("ignore:.* is multi-threaded, use of fork:DeprecationWarning")
 def test_a_script_is_interrupted_once_by_what_would_end_it(number):

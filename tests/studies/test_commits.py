@@ -1,9 +1,12 @@
 """``commbench ab`` makes an environment for each commit that it compares."""
 
+import errno
+import os
 import shutil
 import subprocess
 import sys
 from itertools import islice
+from pathlib import Path
 
 import processes
 import pytest
@@ -236,6 +239,19 @@ def test_a_worktree_of_the_user_whose_disk_is_away_stays_known(
     commit = project.commit(**{"commbench.py": "number = 6\n"})
     make(commit, commit)
     assert str(tmp_path / "mine") in project.git("worktree", "list")
+
+
+@pytest.mark.usefixtures("only_worktrees")
+def test_a_disk_that_is_full_at_the_end_is_said(make, monkeypatch):
+    (python, _), _ = make("old", "old")
+    (python.parents[2] / "installed").unlink()
+
+    def full(path, _):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(UnwritableError, match=r"can't write .*installed: No space left"):
+        make("old", "old")
 
 
 def test_a_checkout_that_cannot_be_written_is_said(tmp_path, monkeypatch):
