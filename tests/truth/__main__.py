@@ -142,10 +142,8 @@ def resampled(table: pd.DataFrame) -> tuple[str, str]:
     trials = table.loc[table["trial"] == "equal-backends", "medians_s"].dropna()
     if long.empty or len(trials) < 2:
         return "", ""
-    in_one_go, designs = (
-        np.array([*long["iterations_s"].iloc[-1].values()]),
-        long["designs"].iloc[-1],
-    )
+    last = long.iloc[-1]
+    in_one_go, designs = np.array([*last["iterations_s"].values()]), last["designs"]
     blocks = [block for medians in trials for block in zip(*medians.values(), strict=False)]
     block_s = BUDGET_S / np.median([min(map(len, medians.values())) for medians in trials])
     pools = {

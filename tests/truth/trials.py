@@ -203,11 +203,6 @@ def pool(seed: int, folder: Path) -> Iterator[Outcome]:
         folder, "merge", "--backends", "tcp,tcp@2", *MERGE, "--launches", POOL_LAUNCHES,
         "--iterations", POOL_ITERATIONS, "--seed", seed,
     )  # fmt: skip
-    yield pooled(result)
-
-
-def pooled(result: Run) -> Outcome:
-    """Return the times of a pool's iterations, and whether its backends seem to differ."""
     columns = ["case_id", "iteration"]
     times = result.measured.pivot(index="launch", columns=columns, values="seconds").dropna()
     manifest = dataclasses.replace(result.manifest, stopping=Stopping())
@@ -223,8 +218,8 @@ def pooled(result: Run) -> Outcome:
         designs.append((block.iterations, round(block.seconds, 3)))
     (comparison,) = result.comparisons
     claimed = comparison.verdict in ("faster", "slower")
-    return Outcome(
-        question="equal backends, 120 launches each: no difference is claimed",
+    yield Outcome(
+        question=f"equal backends, {POOL_LAUNCHES} launches each: no difference is claimed",
         right=not claimed, false=claimed, designs=designs,
         iterations_s={
             case.backend: times[case.id].to_numpy().round(6).tolist()
