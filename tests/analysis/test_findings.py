@@ -205,6 +205,28 @@ def test_a_backend_that_few_launches_show_to_be_slow_is_no_remedy(wall, remedies
     assert trials == {"ucx:shm+thread-future"} | remedies
 
 
+def test_a_backend_with_other_settings_or_bytes_shows_nothing_about_this_one():
+    name = "distributed.p2p.storage.disk"
+    for disk, nbytes in ((True, 10**8), (False, 2 * 10**8)):
+        cases = [
+            dataclasses.replace(case_of(backend, dask_config={name: is_set}), varied=(name,))
+            for backend, is_set in (("tcp", False), ("mpi", disk))
+        ]  # fmt: skip
+        records = [
+            each for case, wall in zip(cases, (10.0, 11.0), strict=True)
+            for each in [*iterations(case, n=3, wall=wall), *exchange(case)]
+        ]  # fmt: skip
+        wire = [
+            model.WireBytes(case_id=case.id, launch=launch, iteration=0, src="0", dst="1",
+                            nbytes=size, n_messages=10)
+            for launch in range(3) for case, size in zip(cases, (10**8, nbytes), strict=True)
+        ]  # fmt: skip
+        run = builders.in_memory(cases, [*records, *wire], environment=CORES)
+        assert [each.verdict == "unequal" for each in run.comparisons] == [not disk]
+        (finding,) = (f for f in run.findings if (f.rule, f.case_id) == ("bandwidth", cases[0].id))
+        assert {"backend": "mpi"} in finding.trials
+
+
 def test_what_the_run_has_measured_is_not_untested():
     other = case_of("mpi")
     run = awaiting_bytes([CASE, other], 10.0, 8.0)
@@ -685,16 +707,20 @@ def test_workers_wait_while_client_and_scheduler_prepare_tasks():
 
 def test_data_in_few_tasks_keep_the_scheduler_busy():
     tasks = launches(*(task(CASE, k / 2, k / 2 + 0.1) for k in range(20)))
-    busy = iterations(CASE, scheduler={"cpu_seconds": 7.0})
+    works = {"cpu_seconds": 7.0, "idle_n_turns": 1}
+    busy = [*iterations(CASE, scheduler=works)]
     finding = found(CASE, [*busy, *tasks])["scheduler-data"]
     assert "busy 70% of the time with 20 tasks per iteration" in finding.statement
     assert finding.effect.share == pytest.approx(0.7, abs=0.01)
     # Threads with tasks don't wait.
-    full = iterations(CASE, tasks=BUSY, scheduler={"cpu_seconds": 7.0})
+    full = iterations(CASE, tasks=BUSY, scheduler=works)
     assert "scheduler-data" not in found(CASE, [*full, *tasks])
+    # A loop that was never idle may poll.
+    unknown = iterations(CASE, scheduler=works | {"idle_n_turns": 0})
+    assert "scheduler-data" not in found(CASE, [*unknown, *tasks])
     # A seventh of the time is less than the limit, and so is what 2000 tasks take.
     for seconds, n in ((1.4, 20), (5.0, 2000)):
-        some = iterations(CASE, scheduler={"cpu_seconds": seconds})
+        some = iterations(CASE, scheduler=works | {"cpu_seconds": seconds})
         many = launches(*(task(CASE, 0.004 * k, 0.004 * k + 0.001) for k in range(n)))
         assert "scheduler-data" not in found(CASE, [*some, *many])
     # Results that the client gathers are another cause.
@@ -703,7 +729,6 @@ def test_data_in_few_tasks_keep_the_scheduler_busy():
                         nbytes=10**9, n_messages=100)
         for launch in range(6)
     ]  # fmt: skip
-    busy = iterations(CASE, scheduler={"cpu_seconds": 7.0})
     by_rule = found(CASE, [*busy, *tasks, *wire])
     assert by_rule.keys() & {"gathered", "scheduler-data"} == {"gathered"}
 
@@ -722,6 +747,9 @@ def test_computations_one_after_another_leave_pauses():
     tiny = launches(*(task(CASE, 0.008 * k, 0.008 * k + 0.004) for k in range(1200)))
     for tasks in (in_turns(10, 0.4), in_turns(11, 0.1), in_turns(10, 0.1, first_s=3.0), tiny):
         assert "successive" not in found(CASE, [*iterations(CASE), *tasks])
+    # The effect is a part of the time that task threads are idle.
+    some = iterations(CASE, tasks={"cpu_seconds": 7.0})
+    assert found(CASE, [*some, *in_turns(11, 0.4)])["successive"].effect.share < 0.31
     # Workers that fetch don't wait for the client.
     moving = launches(transfer(CASE, 0.0, 10.0, 10**6))
     assert "successive" not in found(CASE, [*iterations(CASE), *in_turns(11, 0.4), *moving])

@@ -131,8 +131,9 @@ def test_proofs_of_useless_remedies_count_if_they_raised(pages, monkeypatch):
 
 
 RECORDS = """
+LEAST = 1
 class CaseRecords:
-    def __init__(self): self.limit()
+    def __init__(self): self.limit(LEAST)
     def limit(self): return 1
     def waits(self): return self.queue
     @property
@@ -148,13 +149,16 @@ class CaseRecords:
         ("gil", "0.05", "0.03", {"gil"}),
         ("rule", "0.05", "0.03", {"gil", "skew"}),
         ("__init__", "0.05", "0.03", {"gil", "skew"}),
-        ("case_records", "class", "LIMIT = 2\nclass", {"gil", "skew"}),
+        ("__init__", "def untested(): 1", "def untested(): 2", set()),
+        ("case_records", "LEAST = 1", "LEAST = 2", {"gil", "skew"}),
+        ("case_records", "class", "LIMIT = 2\nclass", set()),
         ("case_records", "limit(self): return 1", "limit(self): return 2", {"gil", "skew"}),
         ("polling", "0.05", "0.03", {"gil"}),
         ("case_records", "polled(self): return 1", "polled(self): return 2", {"gil"}),
         ("case_records", "queue(self): return 1", "queue(self): return 2", {"gil"}),
         ("case_records", "links(self): return 1", "links(self): return 2", {"skew"}),
         ("case_records", "def links", "# Comment.\n    def links", set()),
+        ("case_records", "links(self): ", "links(self):\n        '''Docs.'''\n        ", set()),
     ],
 )
 def test_a_rule_has_changed_where_what_it_reaches_has(
@@ -166,7 +170,8 @@ def test_a_rule_has_changed_where_what_it_reaches_has(
     texts = {
         "gil": "from commbench.analysis.findings import polling\ncase.waits()\nLIMIT = 0.05",
         "polling": "LIMIT = 0.05\ncase.polled()", "skew": "LIMIT = 0.05\ncase.links()",
-        "rule": "LIMIT = 0.05", "__init__": "LIMIT = 0.05", "case_records": RECORDS,
+        "rule": "LIMIT = 0.05", "case_records": RECORDS,
+        "__init__": "LIMIT = 0.05\ndef find(): LIMIT\ndef untested(): 1",
     }  # fmt: skip
     for name, text in texts.items():
         (folder / f"{name}.py").write_text(text)

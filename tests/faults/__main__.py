@@ -198,14 +198,16 @@ def _is_present(rule: str, commit: str) -> bool:
 def _code(module: str, has_words: bool, commit: str = "") -> str:
     """Return a rule's code, with that of rules it asks and what all share, at a commit or as it is.
 
-    Comments, the words of remedies and doubts, and the methods of `CaseRecords` that these don't
-    reach are left out, and unless a trial `has_words` to look for, those of statements.
+    Comments, docstrings, the words of remedies and doubts, and what these modules don't reach of
+    `CaseRecords` and of the package are left out, and unless a trial `has_words` to look for, those
+    of statements.
     """
     words = {"remedy", "doubt", *["statement"] * (not has_words)}
     trees, asked = dict[str, ast.Module](), {module, "rule", "__init__"}
     while asked:
         trees |= {name: ast.parse(_source(name, commit)) for name in sorted(asked)}
         asked = set().union(*map(_asked, trees.values())) - trees.keys()
+    trees["__init__"] = _reached(trees["__init__"], {"find"})
     records = ast.parse(_source("case_records", commit))
     classes = [part for part in records.body if isinstance(part, ast.ClassDef)]
     members = [each for part in classes for each in part.body]
@@ -219,10 +221,41 @@ def _code(module: str, has_words: bool, commit: str = "") -> str:
         new = set().union(*(_attributes(methods[name]) for name in new & methods.keys())) - reached
     for part in classes:
         part.body = [each for each in part.body if getattr(each, "name", "__init__") in reached]
-    for call in (node for tree in trees.values() for node in ast.walk(tree)):
-        if isinstance(call, ast.Call):
-            call.keywords = [word for word in call.keywords if word.arg not in words]
-    return "".join(map(ast.dump, (*trees.values(), records)))
+    imported = set().union(*map(_asked, trees.values()))
+    trees["case_records"] = _reached(records, {"CaseRecords", *imported})
+    for node in (node for tree in trees.values() for node in ast.walk(tree)):
+        if isinstance(node, ast.Call):
+            node.keywords = [word for word in node.keywords if word.arg not in words]
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
+            node.body = [part for part in node.body if not _is_docstring(part)]
+    return "".join(map(ast.dump, trees.values()))
+
+
+def _reached(tree: ast.Module, names: set[str]) -> ast.Module:
+    """Return a module without the definitions and imports to which those with names don't refer."""
+    definitions = dict[str, ast.AST]()
+    for part in tree.body:
+        if isinstance(part, ast.ImportFrom):
+            definitions |= {
+                alias.asname or alias.name: ast.ImportFrom(part.module, [alias], part.level)
+                for alias in part.names
+            }
+        elif isinstance(part, ast.Assign | ast.AnnAssign):
+            targets = part.targets if isinstance(part, ast.Assign) else [part.target]
+            definitions |= {target.id: part for target in targets if isinstance(target, ast.Name)}
+        elif isinstance(part, ast.ClassDef | ast.FunctionDef):
+            definitions[part.name] = part
+    reached, new = set[str](), names & definitions.keys()
+    while new:
+        reached |= new
+        nodes = (node for name in new for node in ast.walk(definitions[name]))
+        new = {node.id for node in nodes if isinstance(node, ast.Name)} & definitions.keys()
+        new -= reached
+    return ast.Module([definitions[name] for name in sorted(reached)], [])
+
+
+def _is_docstring(part: ast.AST) -> bool:
+    return isinstance(part, ast.Expr) and isinstance(part.value, ast.Constant)
 
 
 def _asked(tree: ast.AST) -> set[str]:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from commbench.analysis.findings.case_records import WAITS, CaseRecords
+from commbench.analysis.findings.case_records import SMALL_BYTES, WAITS, CaseRecords
 from commbench.analysis.findings.rule import MIN_EFFECT, Rule
 from commbench.errors import ResultsError
 from commbench.model import Case, Finding, registry
@@ -18,7 +18,7 @@ from commbench.model import Case, Finding, registry
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
 
-__all__ = ["MIN_EFFECT", "WAITS", "CaseRecords", "Rule", "find", "untested"]
+__all__ = ["MIN_EFFECT", "SMALL_BYTES", "WAITS", "CaseRecords", "Rule", "find", "untested"]
 
 
 def find(run: Run) -> tuple[list[Finding], list[str]]:

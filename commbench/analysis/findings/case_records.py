@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from commbench.backends.base import Backend
 from commbench.errors import CommbenchError
 from commbench.machine import cores
 from commbench.model import Case, Comparison, Effect, Finding
-from commbench.stats import MIN_LAUNCHES, grouping
+from commbench.stats import grouping
 from commbench.stats.inference import launches_interval
 from commbench.stats.worker_profile import idle_demand, is_barrier, is_idle
 
@@ -27,7 +27,11 @@ if TYPE_CHECKING:
 
 WAITS = ("blocked_s", "queue_s", "data_s", "idle_s")
 """The parts of a profile in which task threads run nothing."""
+SMALL_BYTES = 64 * 1024
+"""Below this size, the duration of a fetch is mostly latency (docs/measurements.md)."""
 _WINDOW = ["launch", "iteration"]
+_SCHEDULER_SECONDS = 2e-3
+"""The scheduler's time for a task, at most: ten times the 200 µs that Dask documents."""
 _POLLS = 0.5
 """The share of an idle period in which a polling event loop wants a core."""
 _GIL_WAITS = 0.2
@@ -85,29 +89,28 @@ class CaseRecords:
         ways = used["transport"][used["contradiction"] == ""].astype("str").unique()
         return "" if any(map(parse(best).contradiction, ways)) else best
 
-    @cached_property
-    def comparisons(self) -> list[tuple[Case, Comparison]]:
-        """The cases with the same task that were compared with this one, by equal work."""
-        ends = [({c.baseline_id, c.candidate_id}, c) for c in self.run.comparisons]
-        return [
-            (self.run.cases[other], c)
-            for pair, c in ends if self.case.id in pair and c.layer == "workload"
-            for other in pair - {self.case.id}
-            if c.n_launches >= MIN_LAUNCHES and c.verdict != "unequal"
-        ]  # fmt: skip
+    @property
+    def comparisons(self) -> Iterator[tuple[str, Comparison, Effect]]:
+        """Yield the backends of cases that differ in it only, and what they save for equal work."""
+        for c in self.run.comparisons:
+            ids = [c.baseline_id, c.candidate_id]
+            if self.case.id not in ids or c.layer != "workload" or c.verdict == "unequal":
+                continue
+            ratios = (c.ratio, c.ci_high, c.ci_low)
+            if self.case.id == c.candidate_id:
+                ratios = (1 / c.ratio, 1 / c.ci_low, 1 / c.ci_high)
+            other = self.run.cases[ids[ids[0] == self.case.id]]
+            if replace(other, backend=self.case.backend).variant == self.case.variant:
+                share, low, high = (1 - ratio for ratio in ratios)
+                saved = Effect(share=share, low=low, high=high, is_measured=True)
+                yield other.plain_backend, c, saved
 
     def gain(self, backend: str) -> Effect | None:
         """Return the measured effect of another backend, if the run compared it with a verdict."""
-        for other, c in self.comparisons:
-            alike = replace(other, backend=self.case.backend).variant == self.case.variant
-            is_decided = c.verdict in ("faster", "slower", "same")
-            if other.plain_backend == backend and alike and is_decided:
-                ratios = (c.ratio, c.ci_high, c.ci_low)
-                if other.id == c.baseline_id:
-                    ratios = (1 / c.ratio, 1 / c.ci_low, 1 / c.ci_high)
-                share, low, high = (1 - ratio for ratio in ratios)
-                return Effect(share=share, low=low, high=high, is_measured=True)
-        return None
+        decided = ("faster", "slower", "same")
+        gains = (saved for name, c, saved in self.comparisons
+                 if name == backend and c.verdict in decided)  # fmt: skip
+        return next(gains, None)
 
     @cached_property
     def n_workers(self) -> int:
@@ -177,6 +180,38 @@ class CaseRecords:
         totals: pd.Series[float] = shares[process][[*parts]].sum(axis=1, min_count=len(parts))
         return totals if how == "mean" else totals.groupby(level=_WINDOW).agg(how)
 
+    def message_work(self, process: str = "workers") -> pd.Series[float]:
+        """Return the share of the time that event loops of a kind work for messages."""
+        return self.share("serialize_s", "deserialize_s", "messages_s", process=process)
+
+    @property
+    def scheduling(self) -> pd.Series[float]:
+        """The share of the time that the scheduler works for the tasks, at most."""
+        return self.n_tasks * _SCHEDULER_SECONDS / self.wall_s
+
+    @property
+    def has_client_process(self) -> bool:
+        """Whether threads of a client are known; one in the scheduler's process has none."""
+        return bool((self.measured_rows("threads")["worker"] == "client").any())
+
+    @cached_property
+    def preparing(self) -> tuple[pd.Series[float], pd.Series[float]]:
+        """The shares that client and scheduler compute in threads other than their event loops.
+
+        They prepare graphs there. A client in the scheduler's process counts as the scheduler.
+        """
+        rows = self.measured_rows("threads")
+        offload = ["offload", *["other"] * (not self.has_client_process)]
+        client, scheduler = (
+            rows[(rows["worker"] == process) & rows["role"].isin(roles)]
+            .groupby(_WINDOW)["cpu_seconds"]
+            .sum()
+            .reindex(self.wall_s.index, fill_value=0.0)
+            / self.wall_s
+            for process, roles in (("client", ["other"]), ("scheduler", offload))
+        )
+        return client, scheduler
+
     def at_both_ends(self, spent: pd.Series[float], unused: pd.Series[float]) -> pd.Series[float]:
         """Return the most that is lost if a message waits for what both of its ends spend."""
         return np.minimum(min(2, self.n_workers) * spent, unused)
@@ -234,6 +269,19 @@ class CaseRecords:
         rows = self.measured_rows("tasks")
         rows = rows[(rows["action"] == "compute") & ~is_barrier(rows)]
         return rows.assign(seconds=rows["stop_s"] - rows["start_s"])
+
+    @property
+    def n_tasks(self) -> float:
+        """The number of tasks per iteration."""
+        return len(self.tasks) / max(1, len(self.wall_s))
+
+    @property
+    def small_share(self) -> float:
+        """The share of messages below ``SMALL_BYTES`` in the duration of all; nan without any."""
+        log = self.transfers
+        total_s = log["seconds"].sum()
+        small_s = log["seconds"][log["nbytes"] < SMALL_BYTES].sum()
+        return float(small_s / total_s) if total_s else math.nan
 
     @property
     def file_system(self) -> str:

@@ -9,9 +9,9 @@ import numpy as np
 from commbench.analysis.findings import (
     CaseRecords,
     Rule,
-    messages,
     preparation,
     scheduler,
+    small_messages,
     spilling,
 )
 from commbench.model import Finding
@@ -44,7 +44,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         return
     remedy = "call compute once for several results"
     # Those rules advise larger chunks.
-    if not any(map(case.findings, (preparation.RULE, messages.LATENCY))):
+    if not any(map(case.findings, (preparation.RULE, small_messages.RULE))):
         remedy = f"make more partitions or chunks, or {remedy}"
     at_once = (in_tasks * n_threads / running).median()
     yield Finding(

@@ -17,22 +17,9 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     most the shorter of their time and that in which workers have no task, and at least the sum of
     the two less the wall time.
     """
-    rows = case.measured_rows("threads")
-    # A client in the scheduler's process has no rows.
-    is_shared = "client" not in set(rows["worker"])
-    client, scheduler = (
-        rows[(rows["worker"] == process) & rows["role"].isin(roles)]
-        .groupby(["launch", "iteration"])["cpu_seconds"]
-        .sum()
-        .reindex(case.wall_s.index, fill_value=0.0)
-        / case.wall_s
-        for process, roles in (
-            ("client", ["other"]),
-            ("scheduler", ["offload", *["other"] * is_shared]),
-        )
-    )
+    client, scheduler = case.preparing
     whose = f"the client's threads compute {client.median():.0%} of the time, and the scheduler's "
-    if is_shared:
+    if not case.has_client_process:
         whose = "the threads of client and scheduler compute "
     idle = case.share("idle_s")
     computed = (client + scheduler).clip(upper=1.0)

@@ -14,8 +14,6 @@ _BUSY = 0.5
 """The share of the time that a limiting scheduler works."""
 _BUSY_LOOPS = 0.4
 """The share of the time that the loops of scheduler and worker work, in turn, for tiny tasks."""
-_SCHEDULER_SECONDS = 2e-3
-"""The scheduler's time for a task, at most: ten times the 200 µs that Dask documents."""
 _LOOP_SECONDS = 5e-3
 """A worker's event loop's time for a tiny task, at most: up to 3 ms on two slow cores."""
 _TINY_SECONDS = 1e-2
@@ -30,11 +28,9 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     With few and longer tasks, the time in which both happen would be saved: at least what they
     take together beyond the wall time, at most the shorter one.
     """
-    work = ("serialize_s", "deserialize_s", "messages_s")
-    scheduler, workers = case.share(*work, process="scheduler"), case.share(*work)
+    scheduler, workers = case.message_work("scheduler"), case.message_work()
     idle, seconds = case.share("idle_s"), case.tasks["seconds"].median()
-    n_tasks = len(case.tasks) / max(1, len(case.wall_s))
-    rate = n_tasks / case.wall_s.median()
+    rate = case.n_tasks / case.wall_s.median()
     is_tiny = (
         seconds < _TINY_SECONDS
         and case.transfers["nbytes"].sum() <= _TINY_BYTES * len(case.tasks)
@@ -43,13 +39,13 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     )
     busy = (scheduler + workers).clip(upper=1.0) if is_tiny else scheduler
     least = _BUSY_LOOPS if is_tiny else _BUSY
-    if not busy.median() >= least or scheduler.median() > rate * _SCHEDULER_SECONDS:
+    if not busy.median() >= least or scheduler.median() > case.scheduling.median():
         return
     loops = f" and each worker's event loop {workers.median():.0%}" if is_tiny else ""
     yield Finding(
         statement=f"the scheduler is busy {scheduler.median():.0%}{loops} of the time with "
-        f"{n_tasks:.0f} tasks per iteration of {format_seconds(seconds)} each; task threads have "
-        f"none {idle.median():.0%} of the time",
+        f"{case.n_tasks:.0f} tasks per iteration of {format_seconds(seconds)} each; task threads "
+        f"have none {idle.median():.0%} of the time",
         evidence="profile: messages of the scheduler and the workers, idle of the workers; tasks",
         effect=case.effect(np.minimum(idle, busy), (idle + busy - 1).clip(lower=0.0)),
         remedy="make fewer and longer tasks: larger chunks, batches of calls",

@@ -11,8 +11,6 @@ from commbench.model import Finding
 
 _LEAST = 0.2
 """The share of the time that the scheduler's event loop works beyond what its tasks take."""
-_TASK_SECONDS = 2e-3
-"""The scheduler's time for a task, at most: ten times the 200 µs that Dask documents."""
 
 
 def find(case: CaseRecords) -> Iterator[Finding]:
@@ -20,15 +18,15 @@ def find(case: CaseRecords) -> Iterator[Finding]:
 
     What clients gather, and what blocks the loop, are other causes.
     """
-    work = ("serialize_s", "deserialize_s", "messages_s")
-    n_tasks = len(case.tasks) / max(1, len(case.wall_s))
-    busy = case.share(*work, process="scheduler")
-    rest = busy - n_tasks * _TASK_SECONDS / case.wall_s
+    # Without an idle period, polling counts as work.
+    is_known = case.share("poll_s", process="scheduler").notna()
+    busy = case.message_work("scheduler").where(is_known)
+    rest = busy - case.scheduling
     if not rest.median() >= _LEAST or any(map(case.findings, (gathered.RULE, blocked_loop.RULE))):
         return
     yield Finding(
         statement=f"the scheduler's event loop is busy {busy.median():.0%} of the time with "
-        f"{n_tasks:.0f} tasks per iteration: data pass through it",
+        f"{case.n_tasks:.0f} tasks per iteration: data pass through it",
         evidence="profile: messages of the scheduler, idle of the workers; tasks",
         effect=case.effect(np.minimum(case.share("idle_s"), rest)),
         remedy="keep data out of graphs and of arguments of tasks: load them in tasks, or send "
@@ -40,6 +38,6 @@ def find(case: CaseRecords) -> Iterator[Finding]:
 
 RULE = Rule(
     title="data pass through the scheduler",
-    limit="20 % of the time that its event loop is busy beyond 2 ms per task",
+    limit="an event loop of the scheduler that is busy for 20 % of the time beyond 2 ms per task",
     find=find,
 )

@@ -37,17 +37,13 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     With all tasks in one computation, the next ones would be there already.
     """
     window, columns = ["launch", "iteration"], ["start_s", "stop_s"]
-    threads = case.measured_rows("threads")
-    is_client = threads["worker"] == "client"
-    # A client in the scheduler's process has no rows.
-    beside_loop = ["offload", *["other"] * (not is_client.any())]
-    is_client |= (threads["worker"] == "scheduler") & threads["role"].isin(beside_loop)
-    spent_s = threads[is_client].groupby(window)["cpu_seconds"].sum()
-    spent = spent_s.reindex(case.wall_s.index, fill_value=0.0) / case.wall_s
-    waits = case.share("asleep_s", process="scheduler") - spent
-    unused = min(case.share("idle_s").median(), waits.median())
+    loop = case.message_work("client").reindex(case.wall_s.index).fillna(0.0)
+    client, scheduler = case.preparing
+    waits = case.share("asleep_s", process="scheduler") - loop - client - scheduler
+    idle = case.share("idle_s")
+    unused = np.minimum(idle, waits)
     is_other = any(map(case.findings, _ELSEWHERE))
-    if not unused >= _LEAST or len(case.tasks) < _MIN_PAUSES or is_other:
+    if not unused.median() >= _LEAST or len(case.tasks) < _MIN_PAUSES or is_other:
         return
     log = pd.concat([each[window + columns] for each in (case.tasks, case.transfers)])
     log = log.sort_values([*window, "start_s"], ignore_index=True)
@@ -60,7 +56,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         for each in (by_window.size(), by_window.sum())
     )
     paused = paused_s / case.wall_s
-    effect = case.effect(np.minimum(paused, waits))
+    effect = case.effect(np.minimum(paused, unused))
     if n.median() < _MIN_PAUSES or effect.share < _LEAST:
         return
     yield Finding(
