@@ -191,6 +191,15 @@ def test_no_backend_is_a_remedy_for_itself():
     assert trials == [{"backend": "ucx:shm+thread-future"}] * 2
 
 
+def test_no_backend_is_a_remedy_for_its_twin():
+    twins = [case_of("mpi"), case_of("mpi@2")]
+    run = awaiting_bytes(twins, 10.0, 9.7)
+    assert [each.verdict for each in run.comparisons] == ["same"]
+    remedies = {(f.case_id, f.remedy) for f in run.findings if f.rule == "bandwidth"}
+    move_less = "move less: fewer columns, smaller types, an early filter"
+    assert remedies == {(twin.id, f"{move_less}; or try ucx:shm+thread-future") for twin in twins}
+
+
 @pytest.mark.parametrize(("wall", "remedies"), [(9.0, {"mpi"}), (10.0, set()), (11.0, set())])
 def test_a_backend_that_few_launches_show_to_be_slow_is_no_remedy(wall, remedies):
     cases = [CASE, case_of("mpi")]
@@ -763,6 +772,34 @@ def test_computations_one_after_another_leave_pauses():
     for process, role in (("client", "loop"), ("client", "other"), ("scheduler", "other")):
         script = launches(thread_time(CASE, process, role, cpu_seconds=9.0))
         assert "successive" not in found(CASE, [*iterations(CASE), *in_turns(11, 0.4), *script])
+
+
+def test_tasks_that_have_run_before_in_an_iteration_run_again():
+    def loads(first_s, n=8, seconds=1.0, **given):
+        return [
+            task(CASE, first_s + (k // 2) * seconds, first_s + (k // 2 + 1) * seconds, str(k % 2),
+                 name="load", key=f"load-{k}", nbytes=10**6, **given)
+            for k in range(n)
+        ]  # fmt: skip
+
+    others = [task(CASE, 4.0, 5.0, name="sum", key=f"sum-{k}") for k in range(2)]
+    finding = found(CASE, [*iterations(CASE), *launches(*loads(0.0), *others, *loads(5.0))])
+    finding = finding["recomputed"]
+    assert finding.statement.startswith("8 of 18 tasks per iteration repeat earlier ones, which")
+    assert "40% of the task threads' time, most in load" in finding.statement
+    assert "(at most 8.00 MB)" in finding.remedy
+    assert finding.effect.share == pytest.approx(0.4)
+    # One after another, the same time of tasks takes twice as long.
+    serial = [dataclasses.replace(each, worker="0") for each in loads(5.0, n=2)]
+    serial[1] = dataclasses.replace(serial[1], start_s=serial[0].stop_s,
+                                    stop_s=serial[0].stop_s + 1.0)  # fmt: skip
+    effect = found(CASE, [*iterations(CASE), *launches(*loads(0.0), *serial)])["recomputed"].effect
+    assert (effect.low, effect.share, effect.high) == pytest.approx((0.1, 0.15, 0.2))
+    # In other iterations, without known keys, and for a twentieth of the time they don't.
+    no_keys = [dataclasses.replace(each, key="") for each in (*loads(0.0), *loads(5.0))]
+    moved = [dataclasses.replace(each, action="transfer") for each in loads(5.0)]
+    for tasks in (loads(0.0), no_keys, loads(0.0) + moved, loads(0.0) + loads(9.0, 1)):
+        assert "recomputed" not in found(CASE, [*iterations(CASE), *launches(*tasks)])
 
 
 def test_threads_of_libraries_that_take_the_cores_are_named():

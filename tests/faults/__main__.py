@@ -198,8 +198,8 @@ def _is_present(rule: str, commit: str) -> bool:
 def _code(module: str, has_words: bool, commit: str = "") -> str:
     """Return a rule's code, with that of rules it asks and what all share, at a commit or as it is.
 
-    Comments, docstrings, the words of remedies and doubts, and what these modules don't reach of
-    `CaseRecords` and of the package are left out, and unless a trial `has_words` to look for, those
+    Comments, docstrings, the words of remedies and doubts, and what these modules don't use of
+    `CaseRecords` and of `__init__` are left out, and unless a trial `has_words` to look for, those
     of statements.
     """
     words = {"remedy", "doubt", *["statement"] * (not has_words)}
@@ -207,7 +207,8 @@ def _code(module: str, has_words: bool, commit: str = "") -> str:
     while asked:
         trees |= {name: ast.parse(_source(name, commit)) for name in sorted(asked)}
         asked = set().union(*map(_asked, trees.values())) - trees.keys()
-    trees["__init__"] = _reached(trees["__init__"], {"find"})
+    imported = set().union(*map(_asked, trees.values()))
+    trees["__init__"] = _reached(trees["__init__"], {"find", *imported})
     records = ast.parse(_source("case_records", commit))
     classes = [part for part in records.body if isinstance(part, ast.ClassDef)]
     members = [each for part in classes for each in part.body]
@@ -221,8 +222,7 @@ def _code(module: str, has_words: bool, commit: str = "") -> str:
         new = set().union(*(_attributes(methods[name]) for name in new & methods.keys())) - reached
     for part in classes:
         part.body = [each for each in part.body if getattr(each, "name", "__init__") in reached]
-    imported = set().union(*map(_asked, trees.values()))
-    trees["case_records"] = _reached(records, {"CaseRecords", *imported})
+    trees["case_records"] = _reached(records, {"CaseRecords", *imported, *reached})
     for node in (node for tree in trees.values() for node in ast.walk(tree)):
         if isinstance(node, ast.Call):
             node.keywords = [word for word in node.keywords if word.arg not in words]
@@ -232,26 +232,35 @@ def _code(module: str, has_words: bool, commit: str = "") -> str:
 
 
 def _reached(tree: ast.Module, names: set[str]) -> ast.Module:
-    """Return a module without the definitions and imports to which those with names don't refer."""
-    definitions = dict[str, ast.AST]()
+    """Return a module without the definitions and imports that those with `names` don't use."""
+    parts = list[ast.stmt]()
     for part in tree.body:
-        if isinstance(part, ast.ImportFrom):
-            definitions |= {
-                alias.asname or alias.name: ast.ImportFrom(part.module, [alias], part.level)
-                for alias in part.names
-            }
-        elif isinstance(part, ast.Assign | ast.AnnAssign):
-            targets = part.targets if isinstance(part, ast.Assign) else [part.target]
-            definitions |= {target.id: part for target in targets if isinstance(target, ast.Name)}
-        elif isinstance(part, ast.ClassDef | ast.FunctionDef):
-            definitions[part.name] = part
-    reached, new = set[str](), names & definitions.keys()
+        is_import = isinstance(part, ast.ImportFrom)
+        parts += (
+            [ast.ImportFrom(part.module, [alias], part.level) for alias in part.names]
+            if is_import else [part]
+        )  # fmt: skip
+    reached, new = set[str](), names
     while new:
         reached |= new
-        nodes = (node for name in new for node in ast.walk(definitions[name]))
-        new = {node.id for node in nodes if isinstance(node, ast.Name)} & definitions.keys()
-        new -= reached
-    return ast.Module([definitions[name] for name in sorted(reached)], [])
+        used = (part for part in parts if not _defined(part) or _defined(part) & new)
+        nodes = (node for part in used for node in ast.walk(part))
+        new = {node.id for node in nodes if isinstance(node, ast.Name)} - reached
+    return ast.Module(
+        [part for part in parts if not _defined(part) or _defined(part) & reached], []
+    )
+
+
+def _defined(part: ast.stmt) -> set[str]:
+    """Return the names that a statement of a module defines; others are always executed."""
+    if isinstance(part, ast.ClassDef | ast.FunctionDef):
+        return {part.name}
+    if isinstance(part, ast.Import | ast.ImportFrom):
+        return {alias.asname or alias.name for alias in part.names}
+    if isinstance(part, ast.Assign | ast.AnnAssign | ast.AugAssign):
+        names = (node for node in ast.walk(part) if isinstance(node, ast.Name))
+        return {node.id for node in names if isinstance(node.ctx, ast.Store)}
+    return set()
 
 
 def _is_docstring(part: ast.AST) -> bool:

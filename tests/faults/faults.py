@@ -181,6 +181,8 @@ FAULTS = {
     "scheduler": Fault(jobs=("graph", "array", "frame"), amounts=(2.0, 4.0, 3.0)),
     "scheduler-data": Fault(jobs=("graph", "array", "frame"), amounts=(400.0, 800.0, 600.0),
                             also=("preparation", "gathered")),
+    "recomputed": Fault(jobs=("graph", "array", "frame"), amounts=(2.0, 4.0, 3.0),
+                        near_limit={"graph": 1.15}),
     "successive": Fault(jobs=("graph", "array", "frame"), amounts=(30.0, 90.0, 60.0),
                         also=("parallelism", "preparation", "scheduler")),
     "skew": Fault(jobs=("graph", "array", "frame"), amounts=(3.0, 6.0, 4.0),

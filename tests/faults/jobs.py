@@ -9,10 +9,11 @@ the megabytes of a part of the data, all of which one worker has, of ``p2p-disk`
 its disk writes in a second, of ``page-faults`` the megabytes that a task uses and frees one by one,
 of ``background-threads``, ``blocked-loop``, ``blocked-scheduler`` and ``memory-pauses`` the share
 of the time, of ``scheduler-data`` the megabytes that tasks have as arguments or in the graph, of
-``successive`` the number of computations.
+``successive`` and ``recomputed`` the number of computations.
 """
 
 import asyncio
+import math
 import threading
 import time
 import types
@@ -178,6 +179,19 @@ def _in_turns(amount, part):
         part(k).compute()
 
 
+def _again(amount, n, compute):
+    """Compute `n` parts as often as `amount` says, a fraction of which is one of the parts."""
+    for k in range(math.ceil(amount)):
+        compute(k, int(n * min(1.0, amount - k)))
+
+
+def _lengths_again(amount, parts):
+    def compute(_k, n):
+        dask.compute(*[dask.delayed(len)(part) for part in parts[:n]])
+
+    _again(amount, len(parts), compute)
+
+
 def array(client, fault="none", amount=1.0, n=1200, chunk=300):
     """Add an array to its transpose, block by block; or pass its blocks on."""
     if fault == "small-messages":
@@ -208,6 +222,8 @@ def array(client, fault="none", amount=1.0, n=1200, chunk=300):
             return _use_one_sided(client, ones.to_delayed().ravel().tolist())
         if fault == "successive":
             return _in_turns(amount, lambda k: x[k].sum())
+        if fault == "recomputed":
+            return _again(amount, n, lambda k, rows: (k * y + y.T)[:rows].sum().compute())
         if fault == "scheduler-data":
             ones = [np.ones(int(amount * 125_000 / 20)) for _ in range(20)]
             return wait(client.compute([dask.delayed(lambda a=a: len(a))() for a in ones])) and None
@@ -277,6 +293,8 @@ def frame(client, fault="none", amount=1.0, rows=200_000, parts=8, joined=False,
             return _use_one_sided(client, ddf.to_delayed())
         if fault == "successive":
             return _in_turns(amount, lambda k: ddf[ddf.key == k].value.sum())
+        if fault == "recomputed":
+            return _lengths_again(amount, ddf.to_delayed())
         if fault == "scheduler-data":
             one_part = int(amount * 1e6 / 8 / 20)
             frames = [pd.DataFrame({"value": np.ones(one_part)}) for _ in range(20)]
@@ -343,6 +361,9 @@ def graph(client, fault="none", amount=1.0, tasks=40, megabytes=1.0):
         if fault == "successive":
             parts = [dask.delayed(_same)(k) for k in range(8)]
             _in_turns(amount, lambda k: dask.delayed(sum)([k, *parts]))
+            return
+        if fault == "recomputed":
+            _lengths_again(amount, [dask.delayed(make)(k) for k in range(tasks)])
             return
         if fault == "scheduler-data":
             data = np.ones(int(amount * 125_000 / 20))

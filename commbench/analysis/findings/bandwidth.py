@@ -11,17 +11,15 @@ from commbench.model import Finding, registry
 from commbench.model.units import format_bandwidth, format_bytes
 from commbench.stats import MIN_LAUNCHES
 
-_MOSTLY = 0.5
-
 
 def find(case: CaseRecords) -> Iterator[Finding]:
     """Yield a finding if task threads await data, and most of that time large messages.
 
-    A backend that this run has compared, and not found faster, is no remedy.
+    A backend that was no faster in this run, with the same settings, is no remedy.
     """
     awaited, small = case.share("data_s"), case.small_share
     # Where polling is the finding, fetches wait for the loops.
-    if case.findings(polling.RULE) or not small < _MOSTLY:
+    if case.findings(polling.RULE) or not small < 0.5:
         return
     log = case.transfers
     moved = log["nbytes"].sum() / max(1, len(case.wall_s))
@@ -51,11 +49,10 @@ def find(case: CaseRecords) -> Iterator[Finding]:
 def _faster(case: CaseRecords) -> list[str]:
     """Return backends that may move the bytes faster.
 
-    They are those that this run has measured to be faster, else those that it has not compared, or
-    that were faster in too few launches for a verdict. Workers on one host, with data in its
-    memory, get their best settings. Left out are settings that the case has, and those without a
-    transport that its bytes took. A backend that encrypts, and one that moved bytes from GPU to
-    GPU, have no alternative.
+    They are those that were faster in this run, else those that it has not compared, or that were
+    faster in too few launches for a verdict. On one host, and with data in its memory, backends
+    get their best settings. Left out are the settings that the case has, and settings that exclude
+    a transport that its bytes took. Nothing replaces encryption, or transfers from GPU to GPU.
     """
     kinds = {name: kind for name, kind in registry.loadable("backend").items() if kind.is_fast}
     if case.backend and case.backend.plain:

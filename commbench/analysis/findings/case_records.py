@@ -91,7 +91,10 @@ class CaseRecords:
 
     @property
     def comparisons(self) -> Iterator[tuple[str, Comparison, Effect]]:
-        """Yield the backends of cases that differ in it only, and what they save for equal work."""
+        """Yield comparisons with other backends, with the same settings and equal work.
+
+        Each is the name of the other backend, the comparison, and what the other saves.
+        """
         for c in self.run.comparisons:
             ids = [c.baseline_id, c.candidate_id]
             if self.case.id not in ids or c.layer != "workload" or c.verdict == "unequal":
@@ -100,7 +103,9 @@ class CaseRecords:
             if self.case.id == c.candidate_id:
                 ratios = (1 / c.ratio, 1 / c.ci_low, 1 / c.ci_high)
             other = self.run.cases[ids[ids[0] == self.case.id]]
-            if replace(other, backend=self.case.backend).variant == self.case.variant:
+            is_other = other.plain_backend != self.case.plain_backend
+            alike = replace(other, backend=self.case.backend).variant == self.case.variant
+            if is_other and alike:
                 share, low, high = (1 - ratio for ratio in ratios)
                 saved = Effect(share=share, low=low, high=high, is_measured=True)
                 yield other.plain_backend, c, saved
@@ -191,26 +196,32 @@ class CaseRecords:
 
     @property
     def has_client_process(self) -> bool:
-        """Whether threads of a client are known; one in the scheduler's process has none."""
+        """Whether the client's threads are known; in the scheduler's process they count as its."""
         return bool((self.measured_rows("threads")["worker"] == "client").any())
 
-    @cached_property
-    def preparing(self) -> tuple[pd.Series[float], pd.Series[float]]:
-        """The shares that client and scheduler compute in threads other than their event loops.
+    def computing(self, process: str, *roles: str) -> pd.Series[float]:
+        """Return the CPU time of the client's or scheduler's threads as a share of the wall time.
 
-        They prepare graphs there. A client in the scheduler's process counts as the scheduler.
+        Parameters
+        ----------
+        roles
+            The roles that count; without any, all.
         """
         rows = self.measured_rows("threads")
-        offload = ["offload", *["other"] * (not self.has_client_process)]
-        client, scheduler = (
-            rows[(rows["worker"] == process) & rows["role"].isin(roles)]
-            .groupby(_WINDOW)["cpu_seconds"]
-            .sum()
-            .reindex(self.wall_s.index, fill_value=0.0)
-            / self.wall_s
-            for process, roles in (("client", ["other"]), ("scheduler", offload))
-        )
-        return client, scheduler
+        rows = rows[rows["worker"] == process]
+        if roles:
+            rows = rows[rows["role"].isin(roles)]
+        spent_s = rows.groupby(_WINDOW)["cpu_seconds"].sum()
+        return spent_s.reindex(self.wall_s.index, fill_value=0.0) / self.wall_s
+
+    @property
+    def scheduler_prepares(self) -> pd.Series[float]:
+        """The share of the time that the scheduler's threads compute that prepare graphs.
+
+        A client in its process does that in other threads than the event loop's, too.
+        """
+        roles = ["offload", *["other"] * (not self.has_client_process)]
+        return self.computing("scheduler", *roles)
 
     def at_both_ends(self, spent: pd.Series[float], unused: pd.Series[float]) -> pd.Series[float]:
         """Return the most that is lost if a message waits for what both of its ends spend."""

@@ -49,7 +49,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     at_once = (in_tasks * n_threads / running).median()
     yield Finding(
         statement=f"while any task runs, {at_once:.1f} run at once on {n_threads} task threads: "
-        f"{len(case.tasks) / len(case.wall_s):.0f} tasks per iteration, and not enough that are "
+        f"{case.n_tasks:.0f} tasks per iteration, and not enough that are "
         "independent",
         evidence="tasks: start_s, stop_s; profile: idle",
         effect=effect,

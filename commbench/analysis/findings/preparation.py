@@ -17,7 +17,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     most the shorter of their time and that in which workers have no task, and at least the sum of
     the two less the wall time.
     """
-    client, scheduler = case.preparing
+    client, scheduler = case.computing("client", "other"), case.scheduler_prepares
     whose = f"the client's threads compute {client.median():.0%} of the time, and the scheduler's "
     if not case.has_client_process:
         whose = "the threads of client and scheduler compute "

@@ -8,7 +8,6 @@ from commbench.analysis.findings import SMALL_BYTES, CaseRecords, Rule
 from commbench.model import Finding
 from commbench.model.units import format_message_size
 
-_MOSTLY = 0.5
 _LATENCY_SECONDS = 0.3
 """The time of a small fetch, at most: a round trip between continents."""
 
@@ -16,7 +15,7 @@ _LATENCY_SECONDS = 0.3
 def find(case: CaseRecords) -> Iterator[Finding]:
     """Yield a finding if task threads await data, and most of that time small messages."""
     awaited, small = case.share("data_s"), case.small_share
-    if not small >= _MOSTLY:
+    if not small >= 0.5:
         return
     log = case.transfers
     n_small = (log["nbytes"] < SMALL_BYTES).sum() / max(1, len(case.wall_s)) / case.n_workers

@@ -37,9 +37,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     With all tasks in one computation, the next ones would be there already.
     """
     window, columns = ["launch", "iteration"], ["start_s", "stop_s"]
-    loop = case.message_work("client").reindex(case.wall_s.index).fillna(0.0)
-    client, scheduler = case.preparing
-    waits = case.share("asleep_s", process="scheduler") - loop - client - scheduler
+    waits = case.share("asleep_s", process="scheduler")
+    waits = waits - case.computing("client") - case.scheduler_prepares
     idle = case.share("idle_s")
     unused = np.minimum(idle, waits)
     is_other = any(map(case.findings, _ELSEWHERE))
