@@ -89,7 +89,9 @@ class Reference:
         """
         factor = math.inf
         if self.spread is not None and self.launches is not None:
-            quantile = float(scipy.stats.t.isf(_FALSE_ALARMS / 2 / n_checks, self.launches - 1))
+            quantile = -float(
+                scipy.special.stdtrit(self.launches - 1, _FALSE_ALARMS / 2 / n_checks)
+            )
             error = self.spread * math.sqrt(math.pi / 2 * (1 / self.launches + 1 / n_launches))
             factor = max(1 + _MIN_TOLERANCE, math.exp(min(quantile * error, 700)))
         return (

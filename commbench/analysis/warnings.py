@@ -559,8 +559,8 @@ def _share(spread: float, before: str) -> str:
 
 
 def _drift(run: Run) -> Iterator[Disturbance]:
-    for row in stats.drifts(run).itertuples():
-        if row.p_value < MAX_CHANCE and abs(row.change) > MIN_DRIFT:
+    for row in stats.drifts(run, MIN_DRIFT).itertuples():
+        if row.p_value < MAX_CHANCE:
             yield Disturbance(
                 f"{run.case_names[row.case_id]}: times {'rose' if row.change > 0 else 'fell'} by "
                 f"{abs(row.change):.0%} from the first to the last of {row.n_launches} launches",

@@ -315,7 +315,7 @@ def _session_ratios(
                 logs.setdefault(side.key, {})[day] = math.log(side.median_s)
     return {
         key: math.exp(
-            scipy.stats.t.ppf(level, len(values) - 1)
+            scipy.special.stdtrit(len(values) - 1, level)
             * math.sqrt(2) * float(np.std([*values.values()], ddof=1))
         )
         for key, values in logs.items()

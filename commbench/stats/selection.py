@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-import scipy
 
 from commbench.model import Case, ClusterSpec
+from commbench.stats import inference
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
@@ -136,10 +136,7 @@ def n_warmup(seconds: np.ndarray[Any, Any]) -> int:
     limit = (1 + _FLOOR) * np.median(late)
     for begin in range(0, half - window + 1, window):
         early = seconds[begin : begin + window]
-        if (
-            np.median(early) <= limit
-            or scipy.stats.mannwhitneyu(early, late, alternative="greater").pvalue > _ALPHA
-        ):
+        if np.median(early) <= limit or inference.larger(early, late) > _ALPHA:
             return begin
     return 0
 

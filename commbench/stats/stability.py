@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-import scipy
 
+from commbench.stats import inference
 from commbench.stats.selection import GROUP, in_suite_order
 
 if TYPE_CHECKING:
@@ -96,18 +96,22 @@ def modes(medians: np.ndarray[Any, Any]) -> tuple[float, float, float] | None:
     return one, two, number / len(values)
 
 
-def drifts(run: Run) -> pd.DataFrame:
+def drifts(run: Run, least: float = 0.0) -> pd.DataFrame:
     """Return the drift of each case: the change of its launches in the course of the run.
 
     The value of a launch is the median over sizes of its median relative to that of all launches.
+
+    Parameters
+    ----------
+    least
+        The smallest relative change that has a row.
 
     Returns
     -------
     DataFrame
         Columns case_id, n_launches; ``change``, the relative change from the first to the last
         launch along the Theil–Sen line (the median slope of all pairs of launches); ``p_value`` of
-        Kendall's τ against the order of launches, exact if there are few. Cases with fewer than 6
-        launches have no row.
+        Kendall's τ against the order of launches. Cases with fewer than 6 launches have no row.
     """
     medians = run.launch_medians
     usual = medians.groupby(GROUP)["median_s"].transform("median")
@@ -121,8 +125,9 @@ def drifts(run: Run) -> pd.DataFrame:
         course = course[course.index.notna()].sort_index()
         if len(course) < MIN_DRIFT_LAUNCHES:
             continue
-        positions = range(len(course))
-        slope = float(scipy.stats.theilslopes(course.to_numpy(), positions).slope)
-        p_value = float(scipy.stats.kendalltau(positions, course.to_numpy()).pvalue)
-        rows.append((case_id, len(course), slope * (len(course) - 1), p_value))
+        values, (first, second) = course.to_numpy(), np.triu_indices(len(course), 1)
+        slope = float(np.median((values[second] - values[first]) / (second - first)))
+        change = slope * (len(course) - 1)
+        if abs(change) >= least:
+            rows.append((case_id, len(course), change, inference.trend(values)))
     return pd.DataFrame(rows, columns=["case_id", "n_launches", "change", "p_value"])

@@ -9,6 +9,7 @@ import processes
 import pytest
 
 ROOT = Path(__file__).parents[2]
+REFERENCE = str(ROOT / "results" / "reference" / "20261123-merge-4-backends")
 SCRIPTS = Path(sysconfig.get_path("scripts"))
 HEAVY = ("numpy", "pandas", "dask", "distributed", "matplotlib", "pyarrow", "scipy")
 LIGHT = {
@@ -40,6 +41,11 @@ LIGHT = {
         (*HEAVY, "ucxx", "mpi4py", "psutil"),
     ),
     "mpi://": ("import commbench.mpi", ("dask", "distributed", "mpi4py", "numpy")),
+    "a report": (
+        "from commbench.cli.main import main\n"
+        f"main(['report', '-v', {REFERENCE!r}], standalone_mode=False)",
+        ("dask", "distributed", "matplotlib", "scipy.stats"),
+    ),
     "figures": (
         "from commbench.reports.figures import iteration_figures, message_figures, pair_figure\n"
         "from commbench.reports.figures import task_stream",

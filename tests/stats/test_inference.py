@@ -4,7 +4,17 @@ import numpy as np
 import pytest
 import scipy
 
-from commbench.stats.inference import MANN_WHITNEY, SIGNED_RANK, interval, log_ratios, p_value
+from commbench.stats.inference import (
+    MANN_WHITNEY,
+    SIGNED_RANK,
+    all_alike,
+    interval,
+    larger,
+    log_ratios,
+    median_interval,
+    p_value,
+    trend,
+)
 
 TESTS = [MANN_WHITNEY, SIGNED_RANK]
 
@@ -40,6 +50,47 @@ def test_the_p_value_of_pairs_is_exact_with_ties_and_ratios_of_1(seed):
     one, two = np.ones(len(logs)), np.exp(logs)
     assert p_value(SIGNED_RANK, one, two) == pytest.approx(expected)
     assert p_value(SIGNED_RANK, two, one) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_p_values_are_those_of_scipy(seed):
+    dice = np.random.default_rng(seed)
+    n_groups, n = dice.integers(3, 6), 2 + seed % 12
+    # Every second time some values are equal.
+    groups = [
+        dice.integers(1, 6, n).astype(float) if seed % 2 else dice.random(n)
+        for _ in range(n_groups)
+    ]  # fmt: skip
+    assert all_alike(groups, paired=True) == pytest.approx(
+        scipy.stats.friedmanchisquare(*groups).pvalue
+    )
+    shorter = [group[: dice.integers(1, n + 1)] for group in groups]
+    assert all_alike(shorter, paired=False) == pytest.approx(scipy.stats.kruskal(*shorter).pvalue)
+    for one, two in itertools.permutations(shorter, 2):
+        exact = scipy.stats.mannwhitneyu(one, two, method="exact")
+        assert p_value(MANN_WHITNEY, one, two) == pytest.approx(exact.pvalue)
+    many = [np.concatenate([group] * 4) + dice.integers(0, 9, 4 * n) for group in groups]
+    normal = scipy.stats.mannwhitneyu(*many[:2], alternative="greater", method="asymptotic")
+    assert larger(*many[:2]) == pytest.approx(normal.pvalue)
+    distinct = dice.permutation(n).astype(float)
+    assert trend(distinct) == pytest.approx(
+        scipy.stats.kendalltau(range(n), distinct, method="exact").pvalue
+    )
+
+
+def test_a_trend_with_equal_values_is_no_clearer_than_one_of_distinct_values():
+    one_tie, one_inversion = np.array([1.0, 2, 2, 3, 4, 5]), np.array([1.0, 3, 2, 4, 5, 6])
+    assert trend(np.arange(6.0)) < trend(one_tie) <= trend(one_inversion)
+    assert trend(np.ones(6)) == 1.0
+
+
+@pytest.mark.parametrize("n", [1, 2, 6, 7, 60, 1500])
+@pytest.mark.parametrize("confidence", [0.5, 0.95, 0.99])
+def test_the_interval_of_a_median_is_the_narrowest_that_reaches_the_confidence(n, confidence):
+    k, level = median_interval(n, confidence)
+    levels = {k: 1 - 2 * scipy.stats.binom.cdf(k - 1, n, 0.5) for k in range(1, n // 2 + 1)}
+    assert level == pytest.approx(levels.get(k, 0.0))
+    assert k == max([1, *(each for each, level in levels.items() if level >= confidence)])
 
 
 @pytest.mark.parametrize("test", TESTS)
