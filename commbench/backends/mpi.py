@@ -6,10 +6,13 @@ The MPICH wheel uses UCX between processes that were not started together. UCX's
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,6 +23,8 @@ from commbench.machine.installed import install_command, package_version
 
 if TYPE_CHECKING:
     from commbench.backends.endpoints import Endpoints
+
+_LOAD_SECONDS = 60.0
 
 
 class MpiBackend(Backend):
@@ -41,7 +46,7 @@ class MpiBackend(Backend):
             return None
         from ctypes.util import find_library
 
-        if find_library("mpi"):
+        if find_library("mpi") or _has_mpi():
             return None
         return Unavailability("mpi4py is installed, but no MPI library is", install_command("mpi"))
 
@@ -131,3 +136,18 @@ def _lanes(comm: Any) -> Transport:
     lanes = re.search(r"tag\(([^)]*)\)", lines[-1])
     name = "+".join(lanes[1].split()) if lanes else "mpi"
     return Transport(name, f"{evidence}; UCX's log: {lines[-1]}")
+
+
+@functools.cache
+def _has_mpi() -> bool:
+    """Return whether mpi4py loads an MPI, such as one that it was built with."""
+    # In another process: a library that has been loaded stays.
+    code = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI"
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+            timeout=_LOAD_SECONDS, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return False
+    return done.returncode == 0

@@ -215,7 +215,8 @@ def prove(ctx: click.Context, /, run: Path, backend: str, trials: int, **given: 
         click.echo(f"Not confirmed: measured again, {best.name} has: {said}; see {again.path}")
         ctx.exit(1)
     click.echo(
-        f"Confirmed in {fixed['launches']} fresh launches: {best.name}: {_gain(confirmed[0][1])}"
+        f"Confirmed in {confirmed[0][1].n_launches} fresh launches: {best.name}: "
+        f"{_gain(confirmed[0][1])}"
     )
     click.echo("\nTo use it:")
     for line in study.lines(best):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +13,7 @@ from commbench.errors import UnknownNameError, UsageError
 from commbench.harness import options
 from commbench.harness.options import BYTES, RUN
 from commbench.model import registry
-from commbench.store import files
+from commbench.store import directory, files
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
@@ -74,7 +73,8 @@ def open_(run: Path) -> None:
     import webbrowser
 
     page = run / "report.html"
-    if not os.path.exists(page):
+    # That of a run which goes on lacks what came later.
+    if not directory.is_current(page):
         files.write(page, registry.load("report", "html")(load(run)))
     click.echo(page)
     webbrowser.open(page.absolute().as_uri())

@@ -123,7 +123,8 @@ def _restrictions(
     states = scheduler.tasks
     workers = _by_name(scheduler)
     index = {worker.address: number for number, worker in enumerate(workers)}
-    ordered = sorted(new, key=lambda key: states[key].priority)
+    # Dask's order, in which inputs come first; a user's priority precedes it.
+    ordered = sorted(new, key=lambda key: states[key].priority[1:])
     inputs = {key: [dep.key for dep in states[key].dependencies] for key in ordered}
     present = {
         dep: (states[dep].get_nbytes(), [index[worker.address] for worker in states[dep].who_has])

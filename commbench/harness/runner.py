@@ -194,7 +194,7 @@ def _lines(pipe: Any, child: subprocess.Popen[bytes], deadline: float) -> Iterat
     """
     rest = b""
     os.set_blocking(pipe.fileno(), False)
-    ended = os.pidfd_open(child.pid)
+    ended = process.open_end(child.pid)
     try:
         with selectors.DefaultSelector() as selector:
             selector.register(pipe, selectors.EVENT_READ)
@@ -230,7 +230,7 @@ def _end(child: subprocess.Popen[bytes], mark: str) -> list[int]:
                 child.stdin.close()
         if child.returncode is None:
             # Without reaping it, so that its process id and group id are not reused.
-            process.await_end(os.pidfd_open(child.pid), _UNDO_SECONDS)
+            process.await_end(process.open_end(child.pid), _UNDO_SECONDS)
     finally:
         # If this is interrupted, too.
         with contextlib.suppress(ProcessLookupError):

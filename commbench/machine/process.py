@@ -85,7 +85,7 @@ def on_death(report: Callable[[str], None]) -> None:
 
 def watch(name: str, child: Child, log: Path) -> None:
     """Report the death of `child` with the end of its `log`, until ``unwatch`` is called."""
-    descriptor = os.pidfd_open(child.pid)
+    descriptor = open_end(child.pid)
     with _lock:
         _watched[name] = child.pid
 
@@ -103,8 +103,30 @@ def watch(name: str, child: Child, log: Path) -> None:
     threading.Thread(target=wait, name=f"watch {name}", daemon=True).start()
 
 
+def open_end(pid: int) -> int:
+    """Return a descriptor that becomes readable when a child has ended.
+
+    Python has no ``os.pidfd_open`` if it was built for Linux before 5.3, as conda's. Then a thread
+    waits for the child.
+    """
+    with contextlib.suppress(AttributeError, OSError):
+        return os.pidfd_open(pid)
+    descriptor, end = os.pipe()
+
+    def wait() -> None:
+        with contextlib.suppress(ChildProcessError):
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        # Processes that are forked meanwhile have the pipe, too: it does not close.
+        with contextlib.suppress(BrokenPipeError):
+            os.write(end, b"\0")
+        os.close(end)
+
+    threading.Thread(target=wait, name=f"end of {pid}", daemon=True).start()
+    return descriptor
+
+
 def await_end(descriptor: int, timeout_s: float | None = None) -> None:
-    """Wait until a process has ended, at most `timeout_s`, and close its ``pidfd``."""
+    """Wait until a process has ended, at most `timeout_s`, and close what ``open_end`` returned."""
     try:
         gone = select.poll()
         gone.register(descriptor, select.POLLIN)

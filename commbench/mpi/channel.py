@@ -250,6 +250,11 @@ class Channel:
         """Whether nothing more can be read."""
         return self._closing or (self._message is None and self.end_reason() is not None)
 
+    @property
+    def n_unsent(self) -> int:
+        """The number of pieces of messages that have not left this process."""
+        return self._sender.n_unsent
+
     def close(self) -> None:
         """Close: send no more, and drop what still arrives."""
         if self._closing:

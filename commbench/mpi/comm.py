@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import weakref
 from typing import Any
 
@@ -171,9 +172,13 @@ class MPIComm(Comm):  # type: ignore[misc]
         """Close once everything written has left this process."""
         self._finalizer.detach()
         self.channel.close()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(FLUSH_TIMEOUT_S):
-                await self.channel.flush()
+        n_before = math.inf
+        # A peer that reads slowly gets everything.
+        while (n_unsent := self.channel.n_unsent) < n_before:
+            n_before = n_unsent
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FLUSH_TIMEOUT_S):
+                    await self.channel.flush()
 
     def abort(self) -> None:
         """Close at once."""

@@ -122,6 +122,11 @@ class Sender:
         """Whether everything sent has left this process."""
         return not self._pending
 
+    @property
+    def n_unsent(self) -> int:
+        """The number of pieces that have not left this process."""
+        return sum(len(transfer.requests) for transfer in self._pending)
+
     async def flush(self) -> None:
         """Wait until everything sent has left this process, or was abandoned."""
         if self._pending:

@@ -34,7 +34,7 @@ def largest(run: Run, most: int, only: Collection[str] = ()) -> list[list[Findin
     main: dict[str, Finding] = {}
     for each in sorted(wrong, key=lambda each: each.effect.rank):
         first = main.setdefault(each.case_id, each)
-        is_cured = each.effect.is_known or each.trials == first.trials
+        is_cured = each.effect.is_known or (each.trials and each.trials == first.trials)
         if only and each.rule != first.rule and is_cured:
             continue
         by_cause.setdefault(_cause(run, each), []).append(each)
@@ -46,8 +46,9 @@ def _cause(run: Run, finding: Finding) -> tuple[str, str]:
     several = sum(
         (each.case_id, each.rule) == (finding.case_id, finding.rule) for each in run.findings
     )
-    # A case may have several slow links.
-    return finding.rule, finding.statement if several > 1 else ""
+    # A case may have several slow links, and those of other cases differ.
+    is_apart = several > 1 or not (finding.effect.is_known or finding.is_fine)
+    return finding.rule, finding.statement if is_apart else ""
 
 
 def sentence(run: Run, findings: Sequence[Finding]) -> str:
@@ -77,7 +78,9 @@ def sentence(run: Run, findings: Sequence[Finding]) -> str:
         text = f"{some([*dict.fromkeys(names[each.case_id] for each in findings)], MAX_NAMES)}: "
         text = text * (len(names) > 1) + first.statement
     elif not first.effect.is_known:
-        text = first.statement
+        whose = [*dict.fromkeys(names[each.case_id] for each in findings)]
+        is_named = len(names) == 1 or {*whose} <= {*first.statement.split()}
+        text = f"{some(whose, MAX_NAMES)}: " * (not is_named) + first.statement
     else:
         text = f"{who if len(names) > 1 else 'it'} could take {first.effect} less time"
         text += f", {also}" * (alike and bool(others)) + f": {first.statement}"

@@ -43,6 +43,7 @@ from commbench.reports.sections.iteration_tables import DOING
 from commbench.reports.sections.pair_tables import no_slow_pair
 from commbench.reports.sections.provenance import FAILURES
 from commbench.stats.inference import MIN_LAUNCHES
+from commbench.store import directory
 from commbench.workloads.user_code import UserCode
 
 _MAX_VERDICTS, _MAX_FINDINGS, _MAX_DISTURBANCES = 6, 3, 4
@@ -125,7 +126,10 @@ def verdicts(run: Run) -> list[str]:
 
 def _verdicts(run: Run) -> Iterator[str]:
     twins = {case.id for case in run.suite.cases if case.original}
-    table = run.summaries[(run.summaries["n_launches"] > 0) & (run.summaries["layer"] != "memcpy")]
+    table = run.summaries[run.summaries["layer"] != "memcpy"]
+    # The regions of a program that was killed have ended, but it has not.
+    if not run.is_user_code:
+        table = table[table["n_launches"] > 0]
     table = table[~table["case_id"].isin(twins)]
     depth = {layer: -number for number, layer in enumerate(LAYERS)}
     table = table.sort_values("layer", key=lambda layer: layer.map(depth), kind="stable")
@@ -307,6 +311,8 @@ def _differences(compared: Sequence[Comparison]) -> str:
     """Return the differences that comparisons of equal backends show, which should be none."""
     if min(c.n_launches for c in compared) < MIN_LAUNCHES:
         return f"it takes {MIN_LAUNCHES} launches to compare them"
+    if any(c.verdict == "unequal" for c in compared):
+        return "they moved unequal bytes, so that their times can't be compared"
     differ = [c for c in compared if c.verdict in ("faster", "slower")]
     if not differ:
         n, missed = len(compared), [c.detectable for c in compared if c.verdict != "same"]
@@ -375,7 +381,7 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
             f"all {len(wrong)} findings" if len(wrong) > 1 else "the finding",
             (f"commbench diagnose {path}"),
         )
-    if (page := run.path / "report.html").exists():
+    if directory.is_current(page := run.path / "report.html"):
         yield "figures, all tables", str(page)
     else:
         yield "all tables", f"commbench report -v {path}"

@@ -400,11 +400,11 @@ def _detectable(one: Side, two: Side, min_effect: float, test: str, level: float
         deviation = math.sqrt(sum(np.var(log, ddof=1) for log in logs) / 2)
     # The standard deviation of few values is too small on average.
     deviation *= 1 + 1 / (4 * (min(sizes) - 1))
-    shift = inference.detectable_shift(test, *sizes, level) * deviation
+    shift = inference.detectable_shift(test, *sizes, level)
     if math.isinf(shift):
         return math.inf
     error = inference.standard_error(test, *sizes) * deviation
-    return math.exp(max(shift, math.log(1 + min_effect) + 1.28 * error))
+    return math.exp(max(shift * deviation, math.log(1 + min_effect) + 1.28 * error))
 
 
 def _comparison(

@@ -308,10 +308,15 @@ def merge(run: Path, kind: str) -> None:
         # Not all file systems can sync a folder.
         with suppress(OSError):
             _sync(run / BULK[kind])
-    # After a crash in this loop, records still count once: `closed` excludes replaced parts.
-    for path in removed:
+    # After a crash in this loop, records still count once: `closed` excludes what a merged part
+    # replaces. An older one goes after what it has replaced.
+    for path in sorted(removed, key=_age):
         with writing(run, path):
             path.unlink()
+
+
+def _age(path: Path) -> tuple[bool, int, str]:
+    return path.name.startswith(_MERGED), len(path.name), path.name
 
 
 def _write_merged(run: Path, kind: str, paths: list[Path]) -> Path:

@@ -68,7 +68,8 @@ def measure(experiment: Experiment) -> Generator[Block]:
     Raises
     ------
     UsageError
-        If an environment can't measure, with the error of its commbench.
+        If an environment can't measure, with the error of its commbench, or if what is measured
+        changes.
     UnwritableError
         If the output can't be written.
     """
@@ -82,12 +83,21 @@ def measure(experiment: Experiment) -> Generator[Block]:
                 began = time.monotonic()
                 output = Path(folder) / f"{number}-{side}"
                 path, said = _run(experiment, side, number, output)
+                manifest = directory.read_manifest(path)
                 if side not in stores:
-                    stores[side] = _store(experiment, side, directory.read_manifest(path))
-                ok, notes = _add(path, stores[side], number, said)
+                    stores[side] = _store(experiment, side, manifest)
+                store = stores[side]
+                cases, first = (each.suite.cases for each in (manifest, store.manifest))
+                if [case.id for case in cases] != [case.id for case in first]:
+                    raise UsageError(
+                        f"block {number} of --{side} has other cases than the first, because a "
+                        "script or the suite has changed meanwhile; leave them as they are until "
+                        f"the last block. Earlier blocks are in {store.path}"
+                    )
+                ok, notes = _add(path, store, number, said)
                 shutil.rmtree(output, ignore_errors=True)
                 seconds = time.monotonic() - began
-                yield Block(number, side, stores[side].path, seconds, ok, tuple(notes))
+                yield Block(number, side, store.path, seconds, ok, tuple(notes))
         finally:
             for side_store in stores.values():
                 side_store.finish()

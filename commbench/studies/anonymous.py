@@ -12,9 +12,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
-from commbench.model import Manifest, Record
+from commbench import backends
+from commbench.model import Manifest, Record, registry
 from commbench.store.emitter import Emit, Recorder
 from commbench.store.parts import Batch
 from commbench.store.records import FIELDS
@@ -43,7 +45,7 @@ _KEPT_TEXTS = {
     "value": {"none", "lz4", "zlib", "snappy", "zstd"},
 }  # fmt: skip
 _HERE = "host-1"
-_UNKNOWN: Mapping[str, Any] = {"git": None, "variables": {}, "gpus": None}
+_UNKNOWN: Mapping[str, Any] = {"git": None, "gpus": None}
 
 
 class AnonymousRecorder:
@@ -87,6 +89,8 @@ class AnonymousRecorder:
     def _label(self, noun: str, text: str) -> str:
         if not text or text in _KEPT_TEXTS.get(noun, ()) or (noun == "worker" and text.isdigit()):
             return text
+        if noun == "value" and text in _values_of_backends():
+            return text
         known = self._labels[noun]
         if text not in known:
             # Rules look for these in the keys, and in the names of fused tasks.
@@ -96,8 +100,24 @@ class AnonymousRecorder:
         return known[text]
 
 
+@cache
+def _values_of_backends() -> set[str]:
+    """Return the values of variables that backends have or recommend: rules ask for them."""
+    kinds = registry.loadable("backend").values()
+    ours = [backends.parse(name) for kind in kinds for name in (kind.head, kind().best)]
+    words = [
+        word for each in ours for device in ("cpu", "gpu") for word in each.settings(device).split()
+    ]
+    return {word.partition("=")[2] for word in words}
+
+
 def anonymous(manifest: Manifest) -> Manifest:
-    """Return `manifest` without the name of the host, and without variables and commits."""
+    """Return `manifest` without the name of the host, commits, and all variables but glibc's."""
     environment = {**manifest.environment, **_UNKNOWN}
+    variables = environment.get("variables") or {}
+    environment["variables"] = {
+        name: value for name, value in variables.items()
+        if name.startswith("MALLOC_") and value.isdecimal()
+    }  # fmt: skip
     environment["host"] = {**environment["host"], "name": _HERE}
     return replace(manifest, environment=environment, command="")

@@ -550,6 +550,7 @@ class _Open:
     cpu_before: dict[int | str, float] = field(default_factory=dict)
     core_numbers: Set[int] = field(default_factory=lambda: os.sched_getaffinity(0))
     cores_before: cores.Times | None = None
+    child_cpu_before_s: float = 0.0
     started_at_s: float = 0.0
     began: float = 0.0
     paused_s: float = 0.0
@@ -596,7 +597,8 @@ class _Observer:
                         yield self._run
                 finally:
                     self._is_recording = False
-                    self._attempt(self._end, time.perf_counter() - began)
+                    self._attempt(self._end, time.perf_counter() - began, needs_client=False)
+                    self._attempt(self._emit_connections)
             finally:
                 self._close(file)
                 self._run.read_again(store.manifest)
@@ -670,10 +672,12 @@ class _Observer:
             return self._cluster.cpu_by_process()
         return {}
 
-    def _attempt(self, action: Callable[..., _Result], *arguments: Any) -> _Result | None:
+    def _attempt(
+        self, action: Callable[..., _Result], *arguments: Any, needs_client: bool = True
+    ) -> _Result | None:
         """Return the result of `action`; record an exception as a failure, and return None."""
         try:
-            if self.client.status != "running":
+            if needs_client and self.client.status != "running":
                 raise LaunchError(
                     "the client was closed in the code that was profiled: what was logged since "
                     "the last region ended is lost; close it after commbench.profile"
@@ -716,6 +720,7 @@ class _Observer:
             profiler.begin()
         region.cpu_before = self._cluster.cpu_by_process()
         region.cores_before = cores.times(region.core_numbers)
+        region.child_cpu_before_s = cores.child_seconds(self._cluster.pids)
         self._open.append(region)
         return region
 
@@ -765,11 +770,14 @@ class _Observer:
         if lost or joined - self._cluster.names.keys() or self._cluster.remote_members:
             return None
         n_cores = len(region.core_numbers)
+        # Tasks may start programs.
+        own_cpu_s = cluster_cpu_s - region.child_cpu_before_s
+        own_cpu_s += cores.child_seconds(self._cluster.pids)
         began = conditions.Reading(conditions.LOCAL, 0.0, n_cores, before, 0.0)
-        ended = conditions.Reading(conditions.LOCAL, elapsed_s, n_cores, used, cluster_cpu_s)
+        ended = conditions.Reading(conditions.LOCAL, elapsed_s, n_cores, used, own_cpu_s)
         use = conditions.core_use(region.launch, began, ended)
         # Workers may be bound to other cores.
-        bound = use is not None and use.busy_cpu_seconds < 0.9 * cluster_cpu_s
+        bound = use is not None and use.busy_cpu_seconds < 0.9 * own_cpu_s
         # Others use the cores in the pauses of the region, too.
         seconds = elapsed_s - region.paused_s
         paused = region.paused_s > cores.MAX_OTHERS * seconds
@@ -820,25 +828,30 @@ class _Observer:
         return Launch(case=known[name], index=0, block=0, position=0)
 
     def _end(self, seconds: float) -> None:
-        """Emit the ends of all cases, and the connections of workers."""
-        cases = self._store.manifest.suite.cases
-        launches = [
-            Launch(case=case, index=0, block=0, position=position)
-            for position, case in enumerate(cases)
-        ]
-        for launch in launches:
+        """Emit the ends of all cases."""
+        for launch in self._launches():
             self._emit(
                 LaunchEnd(
                     **record_keys.keys(launch), block=0, position=launch.position, ok=True,
                     seconds=seconds,
                 )
             )  # fmt: skip
-        if not cases:
+
+    def _launches(self) -> list[Launch]:
+        return [
+            Launch(case=case, index=0, block=0, position=position)
+            for position, case in enumerate(self._store.manifest.suite.cases)
+        ]
+
+    def _emit_connections(self) -> None:
+        """Emit the connections of workers."""
+        launches = self._launches()
+        if not launches:
             return
         backend: Backend | None = None
         # Its protocol may have no backend, which would know its transports.
         with suppress(UnknownNameError):
-            backend = backends.parse(cases[0].backend)
+            backend = backends.parse(launches[0].case.backend)
         if backend is not None and not self._cluster.shares_processes:
             kinds = (kind for kind in type(backend).__mro__ if issubclass(kind, Backend))
             names = sorted({kind.__module__ for kind in kinds})

@@ -179,7 +179,9 @@ def n_confirming(c: Comparison) -> int:
     have measured it.
     """
     unit = detectable_shift(SIGNED_RANK, c.n_launches, c.n_launches, c.alpha)
-    for n in range(N_CONFIRMING, c.n_launches):
+    # Of few launches, only the test of those that are not paired reaches the level of a look.
+    least = N_CONFIRMING if math.isfinite(unit) else c.n_launches
+    for n in range(least, c.n_launches):
         times = detectable_shift(SIGNED_RANK, n, n, 1 - CONFIDENCE) / unit
         if abs(math.log(c.ratio)) >= times * math.log(c.detectable):
             return n

@@ -236,6 +236,15 @@ def test_a_backend_with_other_settings_or_bytes_shows_nothing_about_this_one():
         assert {"backend": "mpi"} in finding.trials
 
 
+def test_no_backend_is_advised_that_failed():
+    failed = case_of("mpi")
+    records = [*iterations(CASE), *exchange(CASE)]
+    records += [builders.end(failed, launch=n, ok=False) for n in range(6)]
+    run = builders.in_memory([CASE, failed], records, environment=CORES)
+    (finding,) = (each for each in run.findings if each.rule == "bandwidth")
+    assert finding.trials == ({"backend": "ucx:shm+thread-future"},)
+
+
 def test_what_the_run_has_measured_is_not_untested():
     other = case_of("mpi")
     run = awaiting_bytes([CASE, other], 10.0, 8.0)
@@ -795,6 +804,14 @@ def test_tasks_that_have_run_before_in_an_iteration_run_again():
                                     stop_s=serial[0].stop_s + 1.0)  # fmt: skip
     effect = found(CASE, [*iterations(CASE), *launches(*loads(0.0), *serial)])["recomputed"].effect
     assert (effect.low, effect.share, effect.high) == pytest.approx((0.1, 0.15, 0.2))
+    # Busy threads save no more than the time of these tasks.
+    full = iterations(CASE, tasks=BUSY)
+    assert found(CASE, [*full, *launches(*loads(0.0), *serial)])["recomputed"].effect.high < 0.13
+    # What doesn't fit in memory can't be kept.
+    spilled = [spill(CASE, 0, worker=n, n_values=0, paused_seconds=4.0) for n in "01"]
+    again = launches(*loads(0.0), *loads(5.0), *spilled)
+    remedy = found(CASE, [*iterations(CASE), *again])["recomputed"].remedy
+    assert remedy.startswith("call compute once for all results")
     # In other iterations, without known keys, and for a twentieth of the time they don't.
     no_keys = [dataclasses.replace(each, key="") for each in (*loads(0.0), *loads(5.0))]
     moved = [dataclasses.replace(each, action="transfer") for each in loads(5.0)]

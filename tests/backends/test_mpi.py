@@ -1,3 +1,4 @@
+import shutil
 from collections import Counter
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -64,8 +65,13 @@ def test_options_are_refused_with_the_launchers_that_choose_the_mode():
 def test_what_is_missing_is_named_with_a_remedy(monkeypatch):
     monkeypatch.setattr(mpi, "package_version", Mock(return_value=None))
     monkeypatch.setattr("ctypes.util.find_library", Mock(return_value=None))
+    # It was built with an MPI that only its own path names, or with none.
+    assert backends.parse("mpi").unavailable("cpu") is None
+    monkeypatch.setattr("sys.executable", shutil.which("false"))
+    mpi._has_mpi.cache_clear()
     monkeypatch.setattr("importlib.util.find_spec", Mock(return_value=object()))
     problem = backends.parse("mpi").unavailable("cpu")
+    mpi._has_mpi.cache_clear()
     assert "no MPI library" in problem.reason
     monkeypatch.setattr("importlib.util.find_spec", Mock(return_value=None))
     problem = backends.parse("mpi").unavailable("cpu")

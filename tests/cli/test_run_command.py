@@ -5,6 +5,7 @@ The launches are simulated in this process; those in end_to_end have processes.
 
 import errno
 import json
+import os
 import shutil
 from collections import defaultdict
 from pathlib import Path
@@ -429,6 +430,12 @@ def test_a_folder_of_runs_is_no_run_and_the_newest_is_offered(results):
     assert "results has 2 runs; the newest is results/20260102-000000-merge" in text
 
 
+def test_a_run_needs_no_pidfd(tmp_path, monkeypatch):
+    monkeypatch.delattr(os, "pidfd_open")
+    result = run(tmp_path, "--backends", "fake")
+    assert result.exit_code == 0, result.output
+
+
 def test_open_writes_and_shows_the_page_of_the_latest_run(results, monkeypatch):
     opened = []
     monkeypatch.setattr("webbrowser.open", opened.append)
@@ -437,6 +444,13 @@ def test_open_writes_and_shows_the_page_of_the_latest_run(results, monkeypatch):
         assert invoke("open").stdout == f"{page}\n"
     assert opened == [page.absolute().as_uri()] * 2
     assert "fake:slow" in page.read_text()
+    # A run that went on has a new page.
+    page.write_text("an old page")
+    os.utime(page, ns=(0, 0))
+    assert str(page) not in invoke("report", page.parent).stdout
+    assert invoke("open").stdout == f"{page}\n"
+    assert "fake:slow" in page.read_text()
+    assert str(page) in invoke("report", page.parent).stdout
     assert "holds no run" in usage_error(invoke("open", "nowhere"))
 
 

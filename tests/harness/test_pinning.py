@@ -148,6 +148,15 @@ def test_tasks_that_the_graph_restricts_stay_so(client):
     assert set(workers_of(client, dask.delayed(list)(tasks)).values()) == {(last,)}
 
 
+def test_the_priorities_of_a_user_are_not_the_order_of_tasks(client):
+    import dask
+
+    first = dask.delayed(abs)(-1, dask_key_name=("first", 0))
+    with dask.annotate(priority=10):
+        last = dask.delayed(abs)(first, dask_key_name=("last", 0))
+    assert len(workers_of(client, last)) == 1
+
+
 def test_inactive_pinning_restricts_nothing(client):
     future = client.submit(sum, [1, 2], pure=False)
     assert future.result() == 3

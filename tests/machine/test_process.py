@@ -19,6 +19,13 @@ def watchers():
     return lambda: [t for t in {*threading.enumerate()} - before if t.name.startswith("watch ")]
 
 
+@pytest.fixture(params=["pidfd", "thread"])
+def ends(request, monkeypatch):
+    """Learn of ends with this Python, and with one that was built for an old Linux."""
+    if request.param == "thread":
+        monkeypatch.delattr(os, "pidfd_open")
+
+
 @pytest.fixture
 def sleeper(tag):
     """Return a function that starts a child that does nothing for long."""
@@ -34,6 +41,7 @@ def sleeper(tag):
         child.wait()
 
 
+@pytest.mark.usefixtures("ends")
 def test_a_death_is_reported_with_the_end_of_the_log(deaths, sleeper, tmp_path):
     log = tmp_path / "worker-0.log"
     log.write_text("".join(f"line {number}\n" for number in range(30)))
@@ -48,6 +56,7 @@ def test_a_death_is_reported_with_the_end_of_the_log(deaths, sleeper, tmp_path):
     assert lines == [f"  line {number}" for number in range(18, 30)]
 
 
+@pytest.mark.usefixtures("ends")
 @pytest.mark.parametrize("dead_already", [False, True])
 def test_an_exit_with_status_0_is_a_death(deaths, tmp_path, dead_already):
     child = subprocess.Popen(["true"])
@@ -69,6 +78,7 @@ def test_only_the_first_death_is_reported(deaths, sleeper, watchers, tmp_path):
     assert len(deaths) == 1
 
 
+@pytest.mark.usefixtures("ends")
 def test_after_unwatch_no_death_is_reported(deaths, sleeper, watchers, tmp_path):
     child = sleeper()
     process.watch("worker 0", child, tmp_path / "none.log")

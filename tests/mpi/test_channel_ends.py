@@ -457,6 +457,31 @@ async def test_the_tag_of_a_torn_message_is_released_when_mpi_is_done_with_it() 
     await end.ended()
 
 
+def comm_over(channel: Any) -> MPIComm:
+    return MPIComm(
+        channel, local_address="", peer_address="", deserialize=True, mode="self", library=""
+    )
+
+
+@in_event_loop
+@pytest.mark.parametrize("n_read", [0, 1, 3])
+async def test_a_close_waits_while_the_peer_reads(
+    n_read: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("commbench.mpi.comm.FLUSH_TIMEOUT_S", 0.02)
+    channel = SimpleNamespace(close=lambda: None, closed=True, n_unsent=4, n_waits=0)
+
+    async def flush() -> None:
+        channel.n_waits += 1
+        if channel.n_waits <= n_read:
+            channel.n_unsent -= 1
+        await asyncio.sleep(60)
+
+    channel.flush = flush
+    await asyncio.wait_for(comm_over(channel).close(), 30)
+    assert channel.n_waits == n_read + 1
+
+
 @in_event_loop
 async def test_a_close_cancelled_as_the_last_message_leaves_is_cancelled() -> None:
     left = asyncio.get_running_loop().create_future()
@@ -464,10 +489,8 @@ async def test_a_close_cancelled_as_the_last_message_leaves_is_cancelled() -> No
     async def flush() -> None:
         await left
 
-    channel: Any = SimpleNamespace(close=lambda: None, flush=flush, closed=True)
-    comm = MPIComm(
-        channel, local_address="", peer_address="", deserialize=True, mode="self", library=""
-    )
+    channel = SimpleNamespace(close=lambda: None, flush=flush, closed=True, n_unsent=1)
+    comm = comm_over(channel)
     closing = asyncio.ensure_future(comm.close())
     await asyncio.sleep(0.01)
     left.set_result(None)

@@ -274,15 +274,34 @@ def test_a_cause_of_the_fastest_is_named_or_warned_of(recorded, has_finding):
     assert "! merge over tcp" not in text
 
 
-@pytest.mark.parametrize(("better", "shown"), [("tcp", ["a"]), ("mpi", ["a", "b"])])
-def test_an_unknown_effect_is_shown_unless_the_same_cures_it(recorded, better, shown):
+@pytest.mark.parametrize(
+    ("cure", "other", "shown"),
+    [("tcp", "tcp", ["a"]), ("tcp", "mpi", ["a", "b"]), ("", "", ["a", "b"])],
+)
+def test_an_unknown_effect_is_shown_unless_the_same_cures_it(recorded, cure, other, shown):
     run = run_of(recorded, {"ucx": 3.0, "tcp": 1.0})
     ucx, _ = run.suite.cases
-    known = {"rule": "a", "effect": Effect(share=0.3), "trials": ({"backend": "tcp"},)}
-    unknown = {"rule": "b", "trials": ({"backend": better},)}
+    one, two = (({"backend": name},) if name else () for name in (cure, other))
+    known = {"rule": "a", "effect": Effect(share=0.3), "trials": one}
+    unknown = {"rule": "b", "trials": two}
     vars(run)["findings"] = tuple(builders.finding(ucx, **each) for each in (known, unknown))
     groups = findings.largest(run, 3, {ucx.id})
     assert [each.rule for group in groups for each in group] == shown
+
+
+def test_findings_of_unknown_effect_name_their_cases(recorded):
+    run = run_of(recorded, {"ucx": 3.0, "tcp": 1.0})
+    ucx, tcp = run.suite.cases
+    vars(run)["findings"] = tuple(
+        builders.finding(case, rule="slow-links", statement=statement)
+        for case, statement in ((ucx, "2 to 0 is slow"), (tcp, "1 to 0 is slow"), (ucx, "all are"),
+                                (tcp, "all are"))
+    )  # fmt: skip
+    sentences = [findings.sentence(run, group) for group in findings.largest(run, 3)]
+    assert sentences == [
+        "ucx: 2 to 0 is slow. Change it.", "tcp: 1 to 0 is slow. Change it.",
+        "ucx, tcp: all are. Change it.",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("tuned", "words"), [(1.5, "R."), (4.0, "R (in this run, it takes")])
@@ -347,6 +366,10 @@ def test_twins_are_a_control_and_no_choice(recorded):
     verdict, *rest = opening.opening(recorded(cases, builders.ended(records)))
     assert verdict.startswith("merge: tcp and mpi are the same.")
     assert "Control: tcp and tcp@2 are the same backend, and no difference is found" in rest[-1]
+    run = recorded(cases, builders.ended(records))
+    vars(run)["comparisons"] = [replace(c, verdict="unequal") for c in run.comparisons]
+    *_, trust = opening.opening(run)
+    assert "the same backend, and they moved unequal bytes, so that their times can't" in trust
     *_, trust = opening.opening(recorded(cases, builders.ended(records[::6])))
     assert "are the same backend, and it takes 6 launches to compare them" in trust
 

@@ -78,6 +78,17 @@ def test_p_values_are_those_of_scipy(seed):
     )
 
 
+@pytest.mark.parametrize("n", [21, 60, 600])
+def test_p_values_of_many_launches_are_near_the_exact_ones(n):
+    one, two = drawn(n, seed=n)
+    two = two[: n // 2] / 1.1
+    exact = scipy.stats.mannwhitneyu(one, two, method="exact" if n < 100 else "asymptotic").pvalue
+    assert p_value(MANN_WHITNEY, one, two) == pytest.approx(exact, rel=0.1)
+    course = drawn(n, seed=n)[0] + np.linspace(0, 0.2, n)
+    kendall = scipy.stats.kendalltau(range(n), course).pvalue
+    assert trend(course) == pytest.approx(kendall, rel=0.15)
+
+
 def test_a_trend_with_equal_values_is_no_clearer_than_one_of_distinct_values():
     one_tie, one_inversion = np.array([1.0, 2, 2, 3, 4, 5]), np.array([1.0, 3, 2, 4, 5, 6])
     assert trend(np.arange(6.0)) < trend(one_tie) <= trend(one_inversion)

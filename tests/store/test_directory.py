@@ -143,6 +143,35 @@ def test_crash_while_merging_parts_keeps_each_record_once(step, when, tmp_path, 
         assert len(list((store.path / folder).iterdir())) == 1
 
 
+@pytest.mark.parametrize("n_removed", range(4))
+def test_two_crashes_while_parts_are_removed_keep_each_record_once(
+    n_removed, tmp_path, monkeypatch
+):
+    store = builders.unfinished(tmp_path, [CASE], builders.every_kind(CASE))
+    append(store, *builders.every_kind(CASE))
+    removes, left = Path.unlink, [0]
+
+    def remove(path, **given):
+        if path.suffix == ".parquet":
+            left[0] -= 1
+            if left[0] < 0:
+                raise KilledError
+        removes(path, **given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "unlink", remove)
+        with pytest.raises(KilledError):
+            store.finish()
+        resumed = RunStore.reopen(store.path)
+        append(resumed, builders.transfer(CASE, 1, 2), builders.transfer(CASE, 3, 4))
+        left[0] = n_removed
+        with pytest.raises(KilledError):
+            resumed.finish()
+    for _ in range(2):
+        assert len(load(store.path).transfers) == 4
+        RunStore.reopen(store.path).finish()
+
+
 @pytest.mark.parametrize(
     ("content", "reason"),
     [

@@ -293,6 +293,22 @@ def test_cases_that_differ_are_not_compared(ab, tmp_path):
     assert len(list((tmp_path / "results").iterdir())) == 2
 
 
+def test_a_suite_that_changes_meanwhile_ends_the_comparison(ab, monkeypatch):
+    measure = ab.measure
+
+    def changing(side, arguments, stderr):
+        ab.rows["head"] = 2 if len(ab.log) >= 3 else 1
+        return measure(side, arguments, stderr)
+
+    monkeypatch.setattr(ab, "measure", changing)
+    result = ab(launches=3)
+    assert result.exit_code == 2
+    said = " ".join(result.stderr.split())
+    assert re.search(r"block \d of --head has other cases than the first, because a script", said)
+    kept = load(re.search(r"Earlier blocks are in (\S+)", said)[1])
+    assert len(kept.ends) == [side for side, *_ in ab.log].count("head") - 1
+
+
 def test_a_file_that_is_no_program_is_refused(tmp_path):
     (tmp_path / "main").touch(mode=0o755)
     both = ("--base", tmp_path / "main", "--head", tmp_path / "main", "--output", tmp_path / "out")

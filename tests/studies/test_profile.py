@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import getpass
 import os
 import platform
@@ -13,6 +14,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import builders
 import dask
 import dask.array as da
 import dask.dataframe as dd
@@ -284,6 +286,9 @@ def test_a_client_that_is_closed_in_the_region_keeps_what_was_recorded(tmp_path)
             )
     assert set(run.tasks["workload"]) == {"first"}
     assert run.failures["message"].str.contains("closed").any()
+    assert run.ends["ok"].all()
+    report = processes.invoke("report", run.path)
+    assert "first took " in " ".join(report.stdout.split())
 
 
 @pytest.fixture
@@ -466,6 +471,15 @@ def test_other_programs_on_the_cores_of_a_region_are_counted(started, tmp_path):
     others_s = use.busy_cpu_seconds - use.own_cpu_seconds
     assert others_s > 0.3 * use.seconds
     assert any("used the cores in 1 of 1 regions of over a" in text for text in run.warnings)
+
+
+@pytest.mark.usefixtures("short_regions")
+def test_programs_that_tasks_start_are_part_of_the_region(started, tmp_path):
+    busy = [sys.executable, "-c", "import time\nwhile time.process_time() < 0.8: pass"]
+    with commbench.profile(started, output=tmp_path) as run:
+        wait([started.submit(subprocess.run, busy, pure=False) for _ in range(2)])
+    (use,) = run.core_use.itertuples()
+    assert use.own_cpu_seconds > 1.6
 
 
 @pytest.mark.usefixtures("short_regions")
@@ -882,6 +896,19 @@ def test_an_anonymous_record_has_no_name_of_the_user_the_machine_or_the_code(tmp
     assert "task-1" in {*run.tasks["name"]}
     assert {*run.transfers["src"]} <= {"worker-1", "worker-2"}
     assert set(run.regions["name"]) == {"chosen", "code"}
+
+
+def test_without_names_advice_knows_the_settings_of_backends_and_of_glibc(tmp_path):
+    case, written = builders.case(), []
+    record = anonymous.AnonymousRecorder(written.append)
+    for name, value in (("UCX_TLS", "tcp,sm"), ("UCX_NET_DEVICES", "planted:1")):
+        record(builders.setting(case, name, value))
+    assert [each.value for each in written] == ["tcp,sm", "value-1"]
+    store = builders.unfinished(tmp_path, [case], [])
+    known = {"MALLOC_TRIM_THRESHOLD_": "5", "MALLOC_ARENA_TEST": "planted", "DASK_X": "planted"}
+    environment = store.manifest.environment | {"host": {}, "variables": known}
+    manifest = anonymous.anonymous(dataclasses.replace(store.manifest, environment=environment))
+    assert manifest.environment["variables"] == {"MALLOC_TRIM_THRESHOLD_": "5"}
 
 
 @pytest.mark.parametrize("error", [CommClosedError("in tcp"), OSError("Timed out"), TimeoutError()])

@@ -263,6 +263,9 @@ def test_a_small_gain_is_confirmed_by_more_launches(n_launches, spread, gain, ex
     for detectable in (math.inf, math.nan):
         unknown = dataclasses.replace(compared, detectable=detectable)
         assert prove.n_confirming(unknown) == n_launches
+    # A signed-rank test of nine launches does not reach that level.
+    early = dataclasses.replace(compared, n_launches=9, alpha=1e-4, ratio=0.5)
+    assert prove.n_confirming(early) == 9
 
 
 def test_launches_of_the_confirmation_have_the_iterations_that_the_proof_chose(

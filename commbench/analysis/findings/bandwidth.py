@@ -10,6 +10,7 @@ from commbench.backends.base import STAGED
 from commbench.model import Finding, registry
 from commbench.model.units import format_bandwidth, format_bytes
 from commbench.stats import MIN_LAUNCHES
+from commbench.stats.selection import good_launches
 
 
 def find(case: CaseRecords) -> Iterator[Finding]:
@@ -51,8 +52,9 @@ def _faster(case: CaseRecords) -> list[str]:
 
     They are those that were faster in this run, else those that it has not compared, or that were
     faster in too few launches for a verdict. On one host, and with data in its memory, backends
-    get their best settings. Left out are the settings that the case has, and settings that exclude
-    a transport that its bytes took. Nothing replaces encryption, or transfers from GPU to GPU.
+    get their best settings. Left out are backends that failed, the settings that the case has, and
+    settings that exclude a transport that its bytes took. Nothing replaces encryption, or transfers
+    from GPU to GPU.
     """
     kinds = {name: kind for name, kind in registry.loadable("backend").items() if kind.is_fast}
     if case.backend and case.backend.plain:
@@ -77,12 +79,15 @@ def _faster(case: CaseRecords) -> list[str]:
         is_present = present.issuperset(other.settings("cpu").split())
         if not (isinstance(case.backend, kind) and (closes_ways or is_present)):
             names.append(other.name)
+    good, runs = good_launches(case.run), case.run.ends["case_id"].unique()
+    works = {case.run.cases[each].plain_backend for each in good}
+    fails = {case.run.cases[str(each)].plain_backend for each in runs} - works
     # Of few launches there is no verdict, but a ratio.
     known = {
         name for name, (c, saved) in others.items()
         if c.n_launches >= MIN_LAUNCHES or not saved.share > 0
     }  # fmt: skip
-    return [name for name in names if name not in {case.case.plain_backend, *known}]
+    return [name for name in names if name not in {case.case.plain_backend, *known, *fails}]
 
 
 RULE = Rule(

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from commbench.analysis.findings import CaseRecords, Rule
+import numpy as np
+
+from commbench.analysis.findings import CaseRecords, Rule, memory_pauses, spilling
 from commbench.model import Finding
 from commbench.model.units import format_bytes
 
@@ -16,8 +18,8 @@ _MAX_NAMED = 3
 def find(case: CaseRecords) -> Iterator[Finding]:
     """Yield a finding if tasks run again within an iteration or region.
 
-    Without them, task threads would save their share of the time at least if all are busy, and the
-    time in which any of these tasks runs if the others wait for them.
+    Without them, task threads would save their share of the time if all are busy. If the others
+    wait meanwhile, it is the time in which any of these tasks runs.
     """
     window = ["launch", "iteration"]
     tasks = case.tasks[case.tasks["key"] != ""].sort_values("start_s")
@@ -29,19 +31,23 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     spent_s = again.groupby(window)["seconds"].sum().reindex(index, fill_value=0.0) / n_threads
     running_s = case.busy_s(again, *window).reindex(index, fill_value=0.0)
     spent, running = spent_s / case.wall_s, running_s / case.wall_s
-    effect = case.effect(spent, running)
+    effect = case.effect(spent, np.minimum(running, spent + case.share("data_s", "idle_s")))
     if effect.share < _LEAST:
         return
     names = again.groupby("name", observed=True)["seconds"].sum().nlargest(_MAX_NAMED).index
-    nbytes = again.drop_duplicates([*window, "key"])["nbytes"].sum() / n_windows
+    remedy = "call compute once for all results that need them, dask.compute(a, b, …)"
+    # What doesn't fit in memory can't be kept.
+    if not any(map(case.findings, (memory_pauses.RULE, spilling.RULE))):
+        nbytes = again.drop_duplicates([*window, "key"])["nbytes"].sum() / n_windows
+        size = format_bytes(int(nbytes))
+        remedy = f"keep their results, x = x.persist() (at most {size}), or {remedy}"
     yield Finding(
         statement=f"{len(again) / n_windows:.0f} of {case.n_tasks:.0f} tasks per iteration repeat "
         f"earlier ones, which takes {spent.median():.0%} of the task threads' time, most in "
         f"{', '.join(names)}",
         evidence="tasks: key, start_s, stop_s",
         effect=effect,
-        remedy="keep what several computations need, x = x.persist() (at most "
-        f"{format_bytes(int(nbytes))}), or call compute once for all, dask.compute(a, b, …)",
+        remedy=remedy,
         doubt="tasks also run again if a worker was lost",
     )
 

@@ -87,8 +87,8 @@ class Conversation(Exchange):
             self._theirs = payload.copy()
             gpu.synchronize(self._workload.context.device)
             await self._send(self._theirs)
-            # It must not be under way when the clock starts.
-            await self._receive(self._acknowledgement)
+        # It must not be under way when the clock starts.
+        await self._receive(self._acknowledgement)
 
     async def exchange(self, payload: Any) -> Any:  # noqa: D102
         if self._kind == Kind.PING:
@@ -153,11 +153,14 @@ class CommConversation(Conversation):
         super().__init__(backend, workload, mode)
         self._comm = comm
 
+    async def announce(self, payload: Any, count: int) -> None:  # noqa: D102
+        # The peer echoes all messages but dicts, without announcement.
+        if self._kind != Kind.PING:
+            await super().announce(payload, count)
+
     async def _announce_kind(self, size: int, count: int, kind: Kind) -> None:
         del size
-        # The peer echoes all messages but dicts, without announcement.
-        if kind != Kind.PING:
-            await self._comm.write({"kind": int(kind), "count": count, "window": self._window})
+        await self._comm.write({"kind": int(kind), "count": count, "window": self._window})
 
     async def _send(self, payload: Any) -> None:
         await write_window(self._comm, payload, 1)

@@ -331,7 +331,7 @@ async def _comm_answers(backend: Backend, comm: Any) -> None:
                 theirs: Any = None
                 if crosses:
                     theirs = await comm.read()
-                    await comm.write(to_serialize(theirs[:STAMP_BYTES]))
+                await comm.write("ready")
                 for _ in range(message["count"]):
                     if crosses:
                         # Without this message, the peer would begin before the clock starts.
@@ -368,7 +368,7 @@ async def _endpoint_answers(endpoint: Endpoint) -> None:
         acknowledgement = buffer[:STAMP_BYTES]
         if kind == Kind.CROSS:
             await endpoint.receive(theirs)
-            await endpoint.send(acknowledgement)
+        await endpoint.send(acknowledgement)
         for _ in range(count):
             if kind == Kind.PING:
                 await endpoint.pong(buffer)

@@ -28,7 +28,7 @@ import resource
 import threading
 import time
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -446,6 +446,11 @@ class Profiler:
             before = self._before[name]
             seconds, roles = _spent(before, after)
             idle_seconds, idle = _spent(idle_before[name], idle_after[name])
+            long_turns = self._long_turns(name, before, after)
+            if "loop" in roles:
+                roles["loop"] = roles["loop"]._replace(
+                    long_turn_seconds=_long_s(before, after, long_turns, seconds)
+                )
             for role, use in roles.items():
                 unused = idle.get(role, _Use())
                 yield ThreadTime(
@@ -453,12 +458,8 @@ class Profiler:
                     idle_seconds=idle_seconds, idle_cpu_seconds=unused.cpu_seconds,
                     idle_wait_seconds=unused.wait_seconds, idle_n_turns=unused.n_turns,
                 )  # fmt: skip
-            ahead_s = self._scheduler_ahead_s(name, before)
-            n_new = after.counters["n_long"] - before.counters["n_long"]
-            for start_s, stop_s in after.counters["long_turns"][-n_new:] if n_new else ():
-                yield LongTurn(
-                    **common, worker=name, start_s=start_s + ahead_s, stop_s=stop_s + ahead_s
-                )
+            for start_s, stop_s in long_turns:
+                yield LongTurn(**common, worker=name, start_s=start_s, stop_s=stop_s)
             began = {tuple(activity): value for *activity, value in before.counters["totals"]}
             for context, label, value in after.counters["totals"]:
                 seconds = value - began.get((context, label), 0.0)
@@ -467,6 +468,21 @@ class Profiler:
                     yield Activity(
                         **common, worker=name, context=context, label=label, seconds=seconds
                     )
+
+    def _long_turns(
+        self, name: str, before: _Reading, after: _Reading
+    ) -> list[tuple[float, float]]:
+        """Return the parts of a loop's long turns within the iteration, on the scheduler's clock.
+
+        The counters of a loop that is blocked at the end are read when it goes on.
+        """
+        ahead_s = self._scheduler_ahead_s(name, before)
+        n_new = after.counters["n_long"] - before.counters["n_long"]
+        parts = [
+            (max(start_s + ahead_s, self._began_at_s), min(stop_s + ahead_s, self._ended_at_s))
+            for start_s, stop_s in (after.counters["long_turns"][-n_new:] if n_new else ())
+        ]
+        return [(start_s, stop_s) for start_s, stop_s in parts if stop_s > start_s]
 
     def _scheduler_ahead_s(self, name: str, before: _Reading) -> float:
         """Return by how much the scheduler's clock is ahead of that of a process."""
@@ -557,7 +573,6 @@ def _spent(before: _Reading, after: _Reading) -> tuple[float, dict[str, _Use]]:
     pace = (after.counters["n_turns"] - before.counters["n_turns"]) / (
         after.counters["clock"] - before.counters["clock"]
     )
-    long_s = after.counters["long_seconds"] - before.counters["long_seconds"]
     for tid, (cpu_s, wait_s) in after.times.items():
         role = known.get(tid, "native")
         # A thread that started in between has used all of its time in between.
@@ -567,7 +582,6 @@ def _spent(before: _Reading, after: _Reading) -> tuple[float, dict[str, _Use]]:
             roles[role].cpu_seconds + max(0.0, cpu_s - cpu_before_s),
             roles[role].wait_seconds + max(0.0, wait_s - wait_before_s),
             round(pace * seconds) if role == "loop" else 0,
-            long_s if role == "loop" else 0.0,
         )
     if after.times and (n_task_threads := after.counters["n_task_threads"]):
         # Threads of tasks that `worker_client` has replaced end, and are no longer listed.
@@ -579,6 +593,16 @@ def _spent(before: _Reading, after: _Reading) -> tuple[float, dict[str, _Use]]:
         # Dask starts threads when they are first needed.
         roles["tasks"] = tasks._replace(n_threads=n_task_threads, cpu_seconds=cpu_s)
     return seconds, roles
+
+
+def _long_s(
+    before: _Reading, after: _Reading, turns: Sequence[tuple[float, float]], seconds: float
+) -> float:
+    """Return the time of a loop's long turns in an iteration, of which the last ones are known."""
+    if after.counters["n_long"] - before.counters["n_long"] > len(after.counters["long_turns"]):
+        long_s = float(after.counters["long_seconds"] - before.counters["long_seconds"])
+        return min(long_s, seconds)
+    return float(sum(stop_s - start_s for start_s, stop_s in turns))
 
 
 def _computed_s(reading: _Reading) -> float:

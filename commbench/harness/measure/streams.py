@@ -185,6 +185,8 @@ class _Pairs:
         timings: list[list[Timing]] = self._answers()
         cpu_seconds = self._cpu_seconds() - cpu_began
         self._send()
+        # The last messages are verified.
+        self._answers()
         began, seconds, n_windows = together(timings)
         window = self._workload.window
         cpu_seconds /= sum(map(len, timings)) * window
@@ -275,6 +277,7 @@ async def _stream(launch: Connection) -> None:
         launch.send(timings)
         await asyncio.wrap_future(request())
         await windows.finish()
+        launch.send(None)
     launch.send(await conversation.transports())
     await asyncio.wrap_future(request())
     await conversation.close()

@@ -127,7 +127,7 @@ def _columns_by_size(
 
 
 def _format_rate(rate: float) -> str:
-    return "—" if math.isnan(rate) else f"{rate:,.0f}"
+    return "—" if math.isnan(rate) else f"{rate:,.{0 if rate >= 100 else 2}f}"
 
 
 def opening_by_size(run: Run) -> Iterator[Table]:

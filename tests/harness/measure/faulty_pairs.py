@@ -15,6 +15,14 @@ class Wrong(PingPong):
             raise VerificationError("this is not what was sent")
 
 
+class WrongAtLast(PingPong):
+    """Finds the last message of two bytes wrong, of which every byte is compared."""
+
+    def verify(self, payload, reply, *, whole):
+        if whole and payload.size == 2:
+            raise VerificationError("this is not what was sent")
+
+
 class Dies(PingPong):
     """Ends the process that sends."""
 

@@ -23,7 +23,7 @@ from commbench import stats
 from commbench.harness.measure import plugins
 from commbench.harness.measure.cluster import measure_cluster
 from commbench.machine import cores
-from commbench.model import Activity, Case, LongTurn, ProcessUse, Sample, ThreadTime
+from commbench.model import Activity, Case, Launch, LongTurn, ProcessUse, Sample, ThreadTime
 from commbench.stats.worker_profile import LOOP_PARTS, TASK_PARTS
 from commbench.workloads.base import ClusterWorkload, Context
 
@@ -203,6 +203,30 @@ def test_a_turn_that_blocks_the_loop_is_within_its_iteration(profile):
         assert seconds >= SECONDS - 0.01
         assert sample.started_at_s - SLACK < turn.start_s
         assert turn.stop_s < sample.started_at_s + sample.seconds + SLACK
+
+
+def test_a_turn_that_goes_on_after_the_iteration_counts_up_to_its_end(cluster):
+    async def block():
+        time.sleep(1.0)
+
+    launch = Launch(case=Case(workload="test", backend="tcp"), index=0, block=0, position=0)
+    profiler = plugins.Profiler(cluster)
+    try:
+        profiler.begin()
+        cluster.client.run(block, workers=[cluster.addresses["0"]], wait=False)
+        began = time.perf_counter()
+        time.sleep(0.3)
+        profiler.end()
+        seconds = time.perf_counter() - began
+        records = list(profiler.records(launch, 0))
+    finally:
+        profiler.close()
+    (use,) = (t for t in select(records, ThreadTime) if (t.worker, t.role) == ("0", "loop"))
+    turns = [turn for turn in select(records, LongTurn) if turn.worker == "0"]
+    # The counters of the worker came a second later.
+    assert seconds > 0.8
+    assert 0.15 < use.long_turn_seconds <= use.seconds < 0.8
+    assert use.long_turn_seconds == pytest.approx(sum(t.stop_s - t.start_s for t in turns))
 
 
 def test_dasks_system_monitor_is_recorded_for_workers_and_scheduler(profile):

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-from faulty_pairs import Dies, Slow, Wrong
+from faulty_pairs import Dies, Slow, Wrong, WrongAtLast
 from launching import ping_pong, select
 
 from commbench.errors import LaunchError, VerificationError
 from commbench.harness.measure import streams
 from commbench.model import IdleCost, Sample, TransportUsed, WorkerPlace
+from commbench.store.emitter import InMemory
 
 PAIRS = {"mode": "multi-pair", "window": 4}
 
@@ -94,12 +95,15 @@ def test_the_fast_pair_goes_on_until_the_slow_one_has_enough(measure_pairs, monk
     ("kind", "error", "message"),
     [
         (Wrong, VerificationError, "this is not what was sent"),
+        (WrongAtLast, VerificationError, "this is not what was sent"),
         (Dies, LaunchError, "pair 1 ended while it was needed"),
     ],
 )
 def test_a_pair_that_fails_ends_the_launch(measure_pairs, kind, error, message):
+    records, sizes = InMemory(), (1, 2) if kind is WrongAtLast else (8,)
     with pytest.raises(error, match=message):
-        measure_pairs(kind, layers=("coroutine",), sizes=(8,))
+        measure_pairs(kind, layers=("coroutine",), sizes=sizes, records=records)
+    assert [sample.payload_bytes for sample in select(records, Sample)] == [*sizes[:-1]]
 
 
 def test_windows_count_only_while_all_pairs_stream():
