@@ -96,6 +96,15 @@ def environments(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[Dif
         yield from _tables(table, one.get(table) or {}, two.get(table) or {})
 
 
+def commits(one: Mapping[str, Any], two: Mapping[str, Any]) -> Iterator[Difference]:
+    """Yield the differences of known commits, of commbench and of the working directory."""
+    for name in ("commbench", "working_directory"):
+        known = [(run.get("git") or {}).get(name) or {} for run in (one, two)]
+        if all(known):
+            texts = [f"{each['commit'][:10]}{', changed' * bool(each['dirty'])}" for each in known]
+            yield from _difference(f"git.{name}", *texts)
+
+
 def _value(environment: Mapping[str, Any], key: str) -> Any:
     value = recorded(environment, key)
     # The exact number depends on the build of the kernel.

@@ -35,6 +35,8 @@ FAILED = 3
 @click.argument("run", type=RUN, metavar="RUN|SCRIPT.py")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- ARGUMENTS]")
 @FORM
+@click.option("--output", type=PATH, default=Path("results"), show_default=True,
+              help="Parent folder of the directory of a script's record.")  # fmt: skip
 @click.option(
     "--fail-on", type=options.NAMES, metavar="RULES",
     help="End with status 3 if one of these rules has a finding, as spilling,gil; with any, if a "
@@ -42,7 +44,7 @@ FAILED = 3
 )  # fmt: skip
 @click.pass_context
 def diagnose(
-    ctx: click.Context, run: Path, arguments: tuple[str, ...], form: str,
+    ctx: click.Context, run: Path, arguments: tuple[str, ...], form: str, output: Path,
     fail_on: tuple[str, ...] | None,
 ) -> None:  # fmt: skip
     """Say what slows RUN down, by how much, why, and what helps.
@@ -65,7 +67,7 @@ def diagnose(
     status = 0
     if run.suffix == ".py":
         with _stdout_as_stderr() if form == "json" else nullcontext():
-            run, status = record(ctx, run, arguments)
+            run, status = record(ctx, run, arguments, output)
     elif arguments:
         raise UsageError(f"{run} is no script, and takes no arguments: {' '.join(arguments)}")
     data = load(run)

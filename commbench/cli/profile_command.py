@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import click
 
 from commbench import load
 from commbench.cli.results import PATH
-from commbench.errors import UsageError
+from commbench.errors import CommbenchError, UsageError
 from commbench.harness import interrupts
 from commbench.model import registry
 
@@ -46,7 +47,11 @@ def profile(
     # The report has commands with the path, which may have a name of the user.
     with contextlib.chdir(path.parent) if anonymize else contextlib.nullcontext():
         shown = load(path.name) if anonymize else load(path)
-        write_report(RunStore.reopen(path), shown)
+        try:
+            write_report(RunStore.reopen(path), shown)
+        except CommbenchError as error:
+            # The script may have filled the disk.
+            click.echo(f"Error: {error}", err=True)
         click.echo(registry.load("report", "terminal")(shown), nl=False)
     click.echo(path)
     ctx.exit(status)
@@ -74,8 +79,9 @@ def record(
         )
     if not os.path.isfile(script):
         raise UsageError(f"there is no file {script}; name a Python script")
-    run, error = profile_script(script, arguments, output, scheduler, anonymize)
-    status = _report_end(error)
+    with _undone():
+        run, error = profile_script(script, arguments, output, scheduler, anonymize)
+        status = _report_end(error)
     if run is None:
         message = (
             f"{script} connected no distributed.Client, so there is nothing to report; "
@@ -88,6 +94,22 @@ def record(
             ctx.exit(status)
         raise UsageError(message)
     return run.path, status
+
+
+@contextlib.contextmanager
+def _undone() -> Iterator[None]:
+    """Undo what a script leaves of this process: streams, filters of warnings, NumPy's errors."""
+    import numpy as np
+
+    streams = sys.stdout, sys.stderr
+    with warnings.catch_warnings(), np.errstate():
+        try:
+            yield
+        finally:
+            for stream in (sys.stdout, sys.stderr):
+                with contextlib.suppress(Exception):
+                    stream.flush()
+            sys.stdout, sys.stderr = streams
 
 
 def _report_end(error: BaseException | None) -> int:

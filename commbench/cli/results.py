@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from commbench import load
-from commbench.errors import UnknownNameError, UsageError
+from commbench.errors import UnknownNameError, UnwritableError, UsageError
 from commbench.harness import options
 from commbench.harness.options import BYTES, RUN
 from commbench.model import registry
@@ -75,7 +76,12 @@ def open_(run: Path) -> None:
     page = run / "report.html"
     # That of a run which goes on lacks what came later.
     if not directory.is_current(page):
-        files.write(page, registry.load("report", "html")(load(run)))
+        try:
+            files.write(page, registry.load("report", "html")(load(run)))
+        except UnwritableError:
+            # The files of a copy may all be new.
+            if not os.path.exists(page):
+                raise
     click.echo(page)
     webbrowser.open(page.absolute().as_uri())
 

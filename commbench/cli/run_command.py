@@ -148,7 +148,7 @@ def measure_workload(name: str, given: dict[str, Any]) -> int:
         name,
         given["backends"] or ("tcp",),
         params,
-        options.cluster(given),
+        options.cluster(given, kind),
         given["vary"],
         lambda spec: suite.choose_placement(given.get("placement") or "none", spec),
         **options.replication(given),
@@ -246,7 +246,7 @@ def _resume(given: dict[str, Any]) -> int:
 
 def _missing(store: RunStore, given: dict[str, Any]) -> list[Launch]:
     """Return the missing launches of a run, and write the options `given` into its manifest."""
-    from commbench.analysis.comparability import environments
+    from commbench.analysis.comparability import commits, environments
     from commbench.harness.cases import plan
     from commbench.machine import environment
     from commbench.stats.selection import good_launches
@@ -264,7 +264,8 @@ def _missing(store: RunStore, given: dict[str, Any]) -> list[Launch]:
             f"{path} is the {data.manifest.side} of an A/B, whose sides were measured in turns, "
             f"each in another environment; measure both again: {data.manifest.command}"
         )
-    if differences := [*environments(data.manifest.environment, environment.collect())]:
+    began, here = data.manifest.environment, environment.collect()
+    if differences := [*environments(began, here), *commits(began, here)]:
         raise UsageError(
             f"{path} began in another environment: {'; '.join(map(str, differences[:4]))}"
             + f"; and {len(differences) - 4} more" * (len(differences) > 4)

@@ -7,7 +7,9 @@ the file's values apply.
 
 from __future__ import annotations
 
+import contextlib
 import glob
+import json
 import math
 import os
 import re
@@ -79,8 +81,15 @@ class _RunPath(click.Path):
 
 def runs_in(folder: Path) -> list[Path]:
     """Return the directories of the runs in `folder`; the newest is the last."""
-    # Names begin with the time of the start.
-    return sorted((folder / name).parent for name in glob.glob("*/run.json", root_dir=folder))
+    files = (folder / name for name in glob.glob("*/run.json", root_dir=folder))
+    return sorted((file.parent for file in files), key=_begun)
+
+
+def _begun(run: Path) -> tuple[str, str]:
+    """Return when a run began, and its name: that of a copy may be any."""
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        return str(json.loads((run / "run.json").read_bytes())["started_at"]), run.name
+    return "", run.name
 
 
 RUN = _RunPath(path_type=Path)
@@ -522,9 +531,11 @@ def _placement(default: str) -> click.Option:
     )  # fmt: skip
 
 
-def cluster(given: dict[str, Any]) -> ClusterSpec:
-    """Return the cluster specified by the options, without placement."""
-    device = devices.detect() if given["device"] == "auto" else given["device"]
+def cluster(given: dict[str, Any], kind: type[Workload]) -> ClusterSpec:
+    """Return the cluster specified by the options for a kind of workload, without placement."""
+    device = given["device"]
+    if device == "auto":
+        device = devices.detect(on_gpu=kind.on_gpu)
     return ClusterSpec(**overrides(given), device=device)
 
 

@@ -196,7 +196,7 @@ def _cases(
         threads = scaled({_THREADS: cluster.threads_per_worker}, rule, scale)
         cluster = replace(cluster, **threads)
     if cluster.device == "auto":
-        cluster = replace(cluster, device=device.detect())
+        cluster = replace(cluster, device=device.detect(on_gpu=kind.on_gpu))
     cluster = given_cluster.win_over(cluster, entry.workload)
     settings = {
         key: value

@@ -17,12 +17,12 @@ MAX_NAMES = 3
 
 
 def largest(run: Run, most: int, only: Collection[str] = ()) -> list[list[Finding]]:
-    """Return the findings of the rules with the largest effects; those of a rule together.
+    """Return the findings with the largest effects; those of a cause together.
 
     Parameters
     ----------
     most
-        The maximum number of rules.
+        The maximum number of causes: of rules or, if the effect is unknown, of statements.
     only
         The ids of the cases; without any, all. Of each the largest effect counts, and those that
         are unknown if something else cures them.

@@ -94,7 +94,7 @@ class LinkReport:
         """Why links could not be judged, a sentence per class."""
         if self.links.empty:
             return ["No link has a rate: every block was smaller than --min-transfer."]
-        texts = []
+        texts = [f"{each[0].upper()}{each[1:]}." for each in self.run.rule_problems]
         expected = self.run.manifest.expected_Bps
         known = {*self.links["link"].astype("str")}
         if expected and known.isdisjoint(expected):

@@ -23,7 +23,7 @@ from commbench.reports.sections.differences import (
     times,
     verdict_cells,
 )
-from commbench.stats.comparison import EQUAL_WORK, FEW_BYTES, relative_to
+from commbench.stats.comparison import EQUAL_WORK, FEW_BYTES, relative_to, side_key
 from commbench.stats.comparison import sides as measured_sides
 from commbench.stats.selection import good_launches
 from commbench.stats.stability import modes
@@ -102,13 +102,13 @@ class ComparedRuns:
         """The workload of each case that has no comparison, because a run lacks its control."""
         if not self.control:
             return {}
-        compared = {(c.baseline_id, c.layer, c.payload_bytes) for c in self.comparisons}
+        compared = {side_key(c.baseline_id, c.layer, c.payload_bytes) for c in self.comparisons}
         theirs = {side.key for side in measured_sides(self.candidate)}
         return {
             self._case(side.case.id, side.case.variant, side.layer, side.payload_bytes):
             side.case.workload
             for side in measured_sides(self.baseline)
-            if (self.match.same.get(side.case.id, ""), side.layer, side.payload_bytes) in theirs
+            if side_key(self.match.same.get(side.case.id, ""), *side.key[1:]) in theirs
             and side.key not in compared
             and self.control not in (side.case.backend, side.case.variant)
         }  # fmt: skip
@@ -117,7 +117,10 @@ class ComparedRuns:
     def lost(self) -> list[str]:
         """The ids of the cases with launches that ended well in the baseline alone."""
         first, second = map(good_launches, (self.baseline, self.candidate))
-        return [old for old, new in self.match.same.items() if old in first and new not in second]
+        lost = [old for old, new in self.match.same.items() if old in first and new not in second]
+        # Both sides of an A/B were to measure the same cases.
+        alone = [old for old in first if self.interleaved and old not in self.match.same]
+        return [*lost, *alone]
 
     @property
     def lost_names(self) -> list[str]:
@@ -263,7 +266,7 @@ class ComparedRuns:
                 (
                     self.case(c),
                     *(
-                        cells[case_id, c.layer, c.payload_bytes]
+                        cells[side_key(case_id, c.layer, c.payload_bytes)]
                         for cells, case_id in zip(
                             medians, (c.baseline_id, c.candidate_id), strict=True
                         )

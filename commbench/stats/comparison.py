@@ -54,6 +54,14 @@ MIN_SESSIONS = 3
 """The fewest sessions of a history that show how much sessions differ."""
 
 
+def side_key(case_id: str, layer: str, payload_bytes: int) -> tuple[str, str, int]:
+    """Return the key of the measurements of a case at one layer and size, in any run.
+
+    A computation has one payload, which may differ between parameters or versions.
+    """
+    return case_id, layer, 0 if layer == "workload" else payload_bytes
+
+
 @dataclass(frozen=True)
 class Side:
     """The launches of one case at one layer and size, in the order of their ``blocks``.
@@ -72,7 +80,7 @@ class Side:
     @property
     def key(self) -> tuple[str, str, int]:
         """The case's id, the layer and the size."""
-        return self.case.id, self.layer, self.payload_bytes
+        return side_key(self.case.id, self.layer, self.payload_bytes)
 
     @property
     def median_s(self) -> float:
@@ -262,7 +270,8 @@ def between(
     pairs = [
         (side, candidates[key])
         for side in olds
-        if (key := (same.get(side.case.id, ""), side.layer, side.payload_bytes)) in candidates
+        if (key := side_key(same.get(side.case.id, ""), side.layer, side.payload_bytes))
+        in candidates
     ]
     # What a commit moves more, in turns, is part of its change.
     in_seconds = [_with_controls(control, each) for each in every]

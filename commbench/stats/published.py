@@ -185,12 +185,15 @@ def _differences(run: Run, figure: Figure, value: Value, device: str, layer: str
         yield "memory of CPUs, not GPUs" if device == "cpu" else "memory of GPUs, not CPUs"
     if value.layer and layer != value.layer:
         yield f"layer {layer}, not {value.layer}"
+    if device == "gpu" and any(case.cluster.workers_per_gpu > 1 for case in run.suite.cases):
+        yield "processes share a GPU"
     is_spread = n_hosts(run) > 1
     if figure.across_hosts and not is_spread:
         yield "one host, not several"
     elif not figure.across_hosts and is_spread:
         yield "several hosts, not one"
-    if layer == "workload" and any(c.cluster.task_placement == "pinned" for c in run.suite.cases):
+    clusters = [c.cluster for c in run.suite.cases if run.kinds[c.id] == "cluster"]
+    if layer == "workload" and any(each.task_placement == "pinned" for each in clusters):
         yield "tasks pinned, not placed by Dask"
     yield from figure.notes
     if value.note:

@@ -216,7 +216,7 @@ def _refuse_name(path: Path) -> None:
 def is_current(page: Path) -> bool:
     """Return whether a page in the directory of a run exists, and is as new as its records."""
     kinds = {".json", ".jsonl", ".parquet"}
-    with contextlib.suppress(FileNotFoundError):
+    with contextlib.suppress(OSError):
         made = page.stat().st_mtime_ns
         records = (each for each in page.parent.rglob("*") if each.suffix in kinds)
         return all(each.stat().st_mtime_ns <= made for each in records)

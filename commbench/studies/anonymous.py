@@ -10,9 +10,10 @@ from __future__ import annotations
 import platform
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from typing import Any
 
 from commbench import backends
@@ -103,12 +104,14 @@ class AnonymousRecorder:
 @cache
 def _values_of_backends() -> set[str]:
     """Return the values of variables that backends have or recommend: rules ask for them."""
-    kinds = registry.loadable("backend").values()
-    ours = [backends.parse(name) for kind in kinds for name in (kind.head, kind().best)]
-    words = [
-        word for each in ours for device in ("cpu", "gpu") for word in each.settings(device).split()
-    ]
-    return {word.partition("=")[2] for word in words}
+    values = set[str]()
+    for kind in registry.loadable("backend").values():
+        # A plug-in that fails costs its own values only.
+        with suppress(Exception):
+            for name, device in product((kind.head, kind().best), ("cpu", "gpu")):
+                words = backends.parse(name).settings(device).split()
+                values.update(word.partition("=")[2] for word in words)
+    return values
 
 
 def anonymous(manifest: Manifest) -> Manifest:

@@ -150,7 +150,11 @@ def profile_script(
 
     output = output.absolute()
     # Within the script, in Client(), an error would end it.
+    existed = output.exists()
     (output / directory.new_run_id("script", output)).rmdir()
+    # The script may make a folder of this name.
+    if not existed:
+        output.rmdir()
     name = "script" if anonymize else script.stem
     watch = _FirstClient(name, output=output, anonymize=anonymize)
     sys.argv = [str(script), *arguments]
@@ -163,7 +167,11 @@ def profile_script(
         # commbench has imported Dask, which reads its variables when it is imported.
         if event == "os.putenv" and arguments[0].startswith(b"DASK_") and not _has_dask():
             name, value = map(os.fsdecode, arguments)
-            dask.config.update(dask.config.config, dask.config.collect_env({name: value}))
+            is_path = name in ("DASK_CONFIG", "DASK_ROOT_CONFIG")
+            files = dask.config.collect_yaml([value]) if is_path else ()
+            # Variables have precedence over files.
+            for values in (*files, dask.config.collect_env({**os.environ, name: value})):
+                dask.config.update(dask.config.config, values)
 
     sys.addaudithook(set_variable)
     with (
@@ -371,8 +379,9 @@ def _current_error() -> tuple[Any, Any, Any]:
 
 @dataclass
 class _Raised:
-    """The exception that a block raised."""
+    """The thread or task that has entered a block, and the exception that the block raised."""
 
+    owner: Any
     error: BaseException | None = None
 
     def __str__(self) -> str:
@@ -402,10 +411,10 @@ class Context:
         """Enter the context."""
         if self._only_async:
             raise UsageError("the client is asynchronous, so the context has to be: async with …")
-        return self._enter()
+        return self._enter(threading.get_ident())
 
-    def _enter(self) -> Any:
-        context = self._make(raised := _Raised())
+    def _enter(self, owner: Any) -> Any:
+        context = self._make(raised := _Raised(owner))
         value = context.__enter__()
         self._entered.append((context, raised))
         return value
@@ -416,19 +425,26 @@ class Context:
     ) -> None:  # fmt: skip
         """Leave the context."""
         del kind, traceback
-        context, raised = self._entered.pop()
+        self._leave(threading.get_ident(), error)
+
+    def _leave(self, owner: Any, error: BaseException | None) -> None:
+        # Another thread may have entered this one meanwhile, or another task may leave it.
+        own = [each for each in self._entered if each[1].owner == owner]
+        context, raised = entered = [*self._entered[-1:], *own][-1]
+        self._entered.remove(entered)
         raised.error = error
         context.__exit__(None, None, None)
 
     async def __aenter__(self) -> Any:
         """Enter the context without blocking the event loop; leave it if that is cancelled."""
-        entering = asyncio.ensure_future(asyncio.to_thread(self._enter))
+        owner = asyncio.current_task()
+        entering = asyncio.ensure_future(asyncio.to_thread(self._enter, owner))
         try:
             return await asyncio.shield(entering)
         except asyncio.CancelledError:
             await asyncio.wait([entering])
             if entering.exception() is None:
-                await asyncio.to_thread(self.__exit__, None, None, None)
+                await asyncio.to_thread(self._leave, owner, None)
             raise
 
     async def __aexit__(
@@ -436,7 +452,9 @@ class Context:
         traceback: TracebackType | None,
     ) -> None:  # fmt: skip
         """Leave the context without blocking the event loop, also if that is cancelled."""
-        leaving = asyncio.ensure_future(asyncio.to_thread(self.__exit__, kind, error, traceback))
+        del kind, traceback
+        owner = asyncio.current_task()
+        leaving = asyncio.ensure_future(asyncio.to_thread(self._leave, owner, error))
         try:
             await asyncio.shield(leaving)
         except asyncio.CancelledError:
@@ -540,6 +558,8 @@ class _Open:
 
     number: int
     parent: int
+    owner: Any
+    """The thread or task that has entered it."""
     launch: Launch
     profiler: Profiler | None
     spilled: dict[str, tuple[int, int]]
@@ -615,12 +635,13 @@ class _Observer:
                 warnings.warn(f"{self._store.path} is incomplete: {error}", stacklevel=2)
 
     def _make_store(self, name: str) -> directory.RunStore:
+        # Its arguments may be secret.
+        script = getattr(sys.modules["__main__"], "__file__", None)
         manifest = Manifest(
             id=directory.new_run_id(name, self._output), suite=Suite(name=name, cases=()),
             environment=environment.collect(), seed=0,
             started_at=datetime.now(UTC).isoformat(timespec="seconds"),
-            # Its arguments may be secret.
-            command=shlex.quote(user_code.normalize(sys.argv[0])),
+            command=shlex.quote(user_code.normalize(script)) if script else "",
         )  # fmt: skip
         if self._anonymize:
             manifest = anonymous(manifest)
@@ -634,9 +655,9 @@ class _Observer:
                 f"the region {name} begins when its profile has ended; enter it within the block "
                 "of commbench.profile"
             )
-        with self._paused(None):
+        with self._paused(raised.owner):
             self._attempt(self._switch)
-            region = self._attempt(self._begin, name)
+            region = self._attempt(self._begin, name, raised.owner)
         if region is not None:
             region.started_at_s = time.time() + region.offset_s
             region.began = time.perf_counter()
@@ -645,7 +666,7 @@ class _Observer:
         finally:
             if region is not None:
                 seconds = time.perf_counter() - region.began - region.paused_s
-                with self._paused(region):
+                with self._paused(raised.owner, region):
                     try:
                         self._attempt(self._finish, region, seconds, str(raised))
                     finally:
@@ -653,10 +674,17 @@ class _Observer:
                     self._run.read_again(self._store.manifest)
 
     @contextmanager
-    def _paused(self, region: _Open | None) -> Iterator[None]:
-        """Leave the duration of the block out of the times of all regions but `region`."""
+    def _paused(self, owner: Any, region: _Open | None = None) -> Iterator[None]:
+        """Leave the duration of the block out of the times of its owner's regions but `region`.
+
+        The code of others goes on meanwhile. The first region is everybody's.
+        """
         with self._lock:
-            others = [each for each in self._open if each is not region]
+            is_alone = all(each.owner == owner for each in self._open[1:])
+            others = [
+                each for number, each in enumerate(self._open)
+                if each is not region and (each.owner == owner or (number == 0 and is_alone))
+            ]  # fmt: skip
             began, before = time.perf_counter(), self._cpu() if others else {}
             yield
             after = self._cpu() if others else {}
@@ -697,7 +725,7 @@ class _Observer:
         with suppress(OSError, CommbenchError):
             self._emit(failure)
 
-    def _begin(self, name: str) -> _Open:
+    def _begin(self, name: str, owner: Any) -> _Open:
         client = self._cluster.client
         if not client.run_on_scheduler(plugins.is_installed, client.id):
             if not self._store.manifest.suite.cases:
@@ -710,8 +738,8 @@ class _Observer:
         launch = self._launch(name)
         profiler = None if self._cluster.shares_processes else Profiler(self._cluster)
         region = _Open(
-            number=self._n_regions, parent=self._open[-1].number if self._open else -1,
-            launch=launch, profiler=profiler, spilled=client.run(spill_counters.written),
+            number=self._n_regions, parent=self._parent(owner), owner=owner, launch=launch,
+            profiler=profiler, spilled=client.run(spill_counters.written),
             offset_s=profiler.offset_s if profiler else conditions.scheduler_offset(self._cluster),
             known={*self._cluster.known_names},
         )  # fmt: skip
@@ -724,6 +752,12 @@ class _Observer:
         self._open.append(region)
         return region
 
+    def _parent(self, owner: Any) -> int:
+        """Return the number of the owner's innermost region, else of that which began it all."""
+        mine = [each.number for each in self._open if each.owner == owner]
+        first = [each.number for each in self._open if each.owner == self._open[0].owner]
+        return [-1, *first[-1:], *mine][-1]
+
     def _finish(self, region: _Open, seconds: float, error: str) -> None:
         elapsed_s = time.perf_counter() - region.began
         used, spent = cores.times(region.core_numbers), self._cluster.cpu_by_process()
@@ -734,6 +768,7 @@ class _Observer:
             if {*self._cluster.pids, *self._cluster.remote_processes} - spent.keys():
                 # Workers have joined.
                 spent = self._cluster.cpu_by_process() | spent
+        child_cpu_s = cores.child_seconds(self._cluster.pids) - region.child_cpu_before_s
         cluster_cpu_s = _spent(region.cpu_before, spent)
         cpu_seconds = max(0.0, cluster_cpu_s - region.paused_cpu_s)
         sample = record_keys.sample(
@@ -748,7 +783,8 @@ class _Observer:
         # The most important records come first.
         self._emit(outline)
         self._emit(sample)
-        if use := self._core_use(region, used, spent, elapsed_s, cluster_cpu_s):
+        # Tasks may start programs.
+        if use := self._core_use(region, used, spent, elapsed_s, cluster_cpu_s + child_cpu_s):
             self._emit(use)
         self._switch()
         few: list[Record] = []
@@ -760,7 +796,7 @@ class _Observer:
 
     def _core_use(
         self, region: _Open, used: cores.Times | None, spent: Mapping[int | str, float],
-        elapsed_s: float, cluster_cpu_s: float,
+        elapsed_s: float, own_cpu_s: float,
     ) -> CoreUse | None:  # fmt: skip
         """Return the use of the cores by the region's and other processes, None if unknown."""
         before = region.cores_before
@@ -770,9 +806,6 @@ class _Observer:
         if lost or joined - self._cluster.names.keys() or self._cluster.remote_members:
             return None
         n_cores = len(region.core_numbers)
-        # Tasks may start programs.
-        own_cpu_s = cluster_cpu_s - region.child_cpu_before_s
-        own_cpu_s += cores.child_seconds(self._cluster.pids)
         began = conditions.Reading(conditions.LOCAL, 0.0, n_cores, before, 0.0)
         ended = conditions.Reading(conditions.LOCAL, elapsed_s, n_cores, used, own_cpu_s)
         use = conditions.core_use(region.launch, began, ended)

@@ -28,6 +28,7 @@ class ControlPlane(ClusterWorkload):
     name = "control-plane"
     summary = "round trips to workers and scheduler, and new connections to workers"
     stresses = "scheduler"
+    on_gpu = False
     scales = False
     quick: ClassVar[Mapping[str, Any]] = {"count": 50}
     task_placement = "dask"

@@ -50,12 +50,15 @@ def frame_library(device: str) -> Any:
     return library(device, "pandas", "cudf")
 
 
-def detect() -> str:
-    """Return ``"gpu"`` if CuPy is installed and a GPU visible, else ``"cpu"``."""
+def detect(*, on_gpu: bool) -> str:
+    """Return ``"gpu"`` if a workload can be `on_gpu`, CuPy is installed and a GPU visible.
+
+    Else return ``"cpu"``.
+    """
     # Importing this module must not take time: `commbench list` imports all workloads.
     from commbench.machine import gpu
 
-    has_cupy = importlib.util.find_spec("cupy") is not None
+    has_cupy = on_gpu and importlib.util.find_spec("cupy") is not None
     return "gpu" if has_cupy and gpu.devices(os.environ) else "cpu"
 
 

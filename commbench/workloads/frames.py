@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
-from commbench.errors import VerificationError
-from commbench.workloads.base import ClusterWorkload
+from commbench.errors import UsageError, VerificationError
+from commbench.workloads.base import ClusterWorkload, Context
 from commbench.workloads.device import finished_blocks, persist_input
 from commbench.workloads.placement import rebalance
 
@@ -18,7 +18,17 @@ SHUFFLE_HELP = (
 
 
 def shuffle_method(chosen: str, device: str) -> str:
-    """Return ``"tasks"`` or ``"p2p"``, which `chosen` is or ``"dask"`` means with the device."""
+    """Return ``"tasks"`` or ``"p2p"``, which `chosen` is or ``"dask"`` means with the device.
+
+    Raises
+    ------
+    UsageError
+        For ``"p2p"`` with GPUs.
+    """
+    if (chosen, device) == ("p2p", "gpu"):
+        raise UsageError(
+            "Dask's P2P moves rows in host memory, whatever the backend; use --shuffle tasks"
+        )
     default = "p2p" if device == "cpu" else "tasks"
     return default if chosen == "dask" else chosen
 
@@ -31,6 +41,10 @@ class FrameWorkload(ClusterWorkload):
     gpu_packages = ("cudf", "dask_cudf")
     fixed_config: ClassVar[Mapping[str, str]] = {"dataframe.shuffle.method": "shuffle"}
     _expected: Mapping[str, int]
+
+    def __init__(self, params: Any, context: Context) -> None:
+        super().__init__(params, context)
+        self.shuffle_method = shuffle_method(params.shuffle, context.device)
 
     def _create_frame(
         self, client: Any, partition: Callable[..., Any], summarize: Callable[..., Any], **data: Any

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal
 from commbench.errors import UsageError
 from commbench.workloads.base import Context, option
 from commbench.workloads.device import frame_library, uniform_block
-from commbench.workloads.frames import SHUFFLE_HELP, FrameWorkload, column_sums, shuffle_method
+from commbench.workloads.frames import SHUFFLE_HELP, FrameWorkload, column_sums
 
 _DTYPES = {
     "('int64', 'max')": "int64", "('int64', 'count')": "int64", "('float64', 'mean')": "float64",
@@ -79,7 +79,7 @@ class GroupBy(FrameWorkload):
             {"int64": ["max", "count"], "float64": "mean"},
             split_out=params.split_out,
             split_every=params.split_every,
-            shuffle_method=shuffle_method(params.shuffle, self.context.device),
+            shuffle_method=self.shuffle_method,
         )
 
     def verify(self, client: Any, result: Any) -> None:

@@ -29,7 +29,6 @@ from commbench.workloads.frames import (
     SHUFFLE_HELP,
     FrameWorkload,
     column_sums,
-    shuffle_method,
     total,
 )
 
@@ -106,7 +105,7 @@ class Merge(FrameWorkload):
         can't choose another method when it optimises.
         """
         build, other = self.frames
-        method = shuffle_method(self.params.shuffle, self.context.device)
+        method = self.shuffle_method
         how = {"how": "inner", "shuffle_method": method, "broadcast": False}
         return build.merge(other, on=["key"], **how)
 

@@ -23,7 +23,6 @@ from commbench.workloads.frames import (
     SHUFFLE_HELP,
     FrameWorkload,
     column_sums,
-    shuffle_method,
     total,
 )
 
@@ -59,7 +58,7 @@ class Shuffle(FrameWorkload):
 
     def build(self) -> Any:
         """Return the lazy frame, shuffled into as many partitions."""
-        method = shuffle_method(self.params.shuffle, self.context.device)
+        method = self.shuffle_method
         return self.frame.shuffle("data", shuffle_method=method, force=True)
 
     def verify(self, client: Any, result: Any) -> None:

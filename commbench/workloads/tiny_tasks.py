@@ -31,6 +31,7 @@ class TinyTasks(ClusterWorkload):
     name = "tiny-tasks"
     summary = "a map of trivial tasks: their rate, the first result, or round trips"
     stresses = "scheduler"
+    on_gpu = False
     quick: ClassVar[Mapping[str, Any]] = {"tasks": 200}
     task_placement = "dask"
 

@@ -63,6 +63,13 @@ def test_fine_links_are_all_that_the_first_sentence_is_about(recorded):
     assert row["typical_Bps"] == pytest.approx(RATE)
 
 
+def test_a_rule_that_raised_leaves_links_unjudged(recorded):
+    report = measured(recorded)
+    vars(report.run)["_diagnosis"] = [], ["the rule nics could not be applied: KeyError('x')"]
+    assert report.outcome == "not judged"
+    assert "The rule nics could not be applied" in lines(report)
+
+
 def test_the_share_of_the_rate_alone_is_that_of_each_backend(recorded):
     cases, records = [], []
     for backend, share in (("tcp", 0.3), ("mpi", 0.9)):

@@ -12,6 +12,8 @@ import processes
 import pytest
 
 from commbench import load
+from commbench.cli import profile_command, run_command
+from commbench.errors import UnwritableError
 from commbench.model import USER_CODE, ClusterSpec
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -42,6 +44,35 @@ ASYNCHRONOUS = """
 """
 
 
+CHANGING = """
+    import os, sys, warnings
+    import numpy as np
+
+    os.mkdir("results")
+    with open("dask.yaml", "w") as file:
+        file.write("commbench-test: {file: 1, variable: 1}")
+    os.environ["DASK_COMMBENCH_TEST__VARIABLE"] = "2"
+    os.environ["DASK_CONFIG"] = "dask.yaml"
+
+    import dask
+    from distributed import Client
+
+    class Logger:
+        def write(self, text):
+            pass
+
+        def flush(self):
+            pass
+
+    if __name__ == "__main__":
+        assert dask.config.get("commbench-test") == {"file": 1, "variable": 2}
+        np.seterr(all="raise")
+        warnings.simplefilter("error")
+        sys.stdout = Logger()
+        options = {"processes": False, "n_workers": 1, "dashboard_address": "127.0.0.1:0"}
+        with Client(**options) as client:
+            client.submit(sum, [1]).result()
+"""
 SCRIPTS = sorted(Path(__file__).parent.joinpath("scripts").glob("*.py"))
 """Scripts as Dask's documentation and examples have them."""
 QUICK = ("coordination",)
@@ -68,6 +99,28 @@ def run_script(tmp_path):
         return done, load(last) if last and Path(last).is_dir() else None
 
     return run
+
+
+def test_what_a_script_leaves_of_its_process_costs_no_report(run_script):
+    done, run = run_script(CHANGING)
+    assert done.returncode == 0, done.stderr
+    assert "my_job took " in done.stdout
+    assert run.manifest.command.endswith("my_job.py")
+
+
+def test_a_disk_that_a_script_has_filled_costs_no_report(tmp_path, monkeypatch):
+    def full(*_):
+        raise UnwritableError("can't write report.md: No space left on device")
+
+    case = builders.case(workload="sum", cluster=ClusterSpec(launcher=USER_CODE))
+    records = builders.ended([builders.sample(case, 0.26, tool="your code")])
+    path = builders.written(tmp_path, [case], records).path
+    monkeypatch.setattr(run_command, "write_report", full)
+    monkeypatch.setattr(profile_command, "record", lambda *_: (path, 7))
+    done = processes.invoke("profile", "my_job.py")
+    assert done.exit_code == 7
+    assert "sum took 260 ms" in done.stdout
+    assert "can't write" in done.stderr
 
 
 @pytest.mark.parametrize(

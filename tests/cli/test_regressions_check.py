@@ -129,6 +129,15 @@ def test_references_for_another_system_are_not_checked(path, tmp_path):
     assert "known: node2" in error
 
 
+@pytest.mark.parametrize(("workload", "is_pinned"), [("jobs.py", True), ("jobs:merge", False)])
+def test_a_reference_of_a_function_is_for_all_its_versions(tmp_path, workload, is_pinned):
+    file = tmp_path / "refs.toml"
+    case = builders.case("tcp", workload, params={"sha256": "a" * 64, "rows": 1})
+    written = builders.written(tmp_path, [case], builders.launches(case, [1.0] * 6))
+    assert check(written.path, "--write-reference", file).exit_code == 0
+    assert ("sha256" in file.read_text()) == is_pinned
+
+
 def test_run_passes_the_references_written_from_it(path, tmp_path):
     file = tmp_path / "refs.toml"
     result = check(path, "--write-reference", file)

@@ -13,7 +13,7 @@ from processes import invoke, usage_error
 
 from commbench import load
 from commbench.cli import regressions
-from commbench.model import ClusterSpec, Stopping
+from commbench.model import ClusterSpec, Sample, Stopping
 from commbench.reports import verdicts
 
 STEADY = [1.0, 1.01, 1.02, 1.03, 1.04, 1.05]
@@ -227,6 +227,30 @@ def test_other_parameters_are_refused(message, change, tmp_path):
     assert message in usage_error(compare(old, new))
     _, forced = compared(old, new, "--force")
     assert len(forced["comparisons"]) == 1
+
+
+def test_computations_with_other_payloads_are_compared(tmp_path):
+    old = write(tmp_path, "old", cases=CASES[:1])
+    case = builders.case("tcp", params={"rows": 2})
+    records = [
+        replace(each, payload_bytes=1000) if isinstance(each, Sample) else each
+        for each in builders.launches(case, [2 * value for value in STEADY])
+    ]
+    new = write(tmp_path, "new", cases=(case,), records_of=(), records=records)
+    status, forced = compared(old, new, "--force")
+    assert (status, [each["verdict"] for each in forced["comparisons"]]) == (3, ["slower"])
+    assert "2.00×" in compare(old, new, "--force").stdout
+
+
+def test_a_case_of_the_base_alone_is_lost_in_an_ab_only(tmp_path):
+    old, new = (
+        load(write(tmp_path, name, cases=CASES[:n])) for name, n in (("old", 2), ("new", 1))
+    )
+    lost = [
+        regressions._compare_runs(old, new, 0.05, interleaved=turns).lost_names
+        for turns in (False, True)
+    ]
+    assert lost == [[], ["merge over ucx"]]
 
 
 def test_a_parameter_that_was_a_list_is_another_one(tmp_path):

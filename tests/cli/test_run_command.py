@@ -20,8 +20,15 @@ from commbench import load
 from commbench.backends.base import Unavailability
 from commbench.cli import run_command
 from commbench.cli.main import main
-from commbench.errors import LaunchError, ResultsError, UnavailableError, VerificationError
+from commbench.errors import (
+    LaunchError,
+    ResultsError,
+    UnavailableError,
+    UnwritableError,
+    VerificationError,
+)
 from commbench.harness import cases, options, runner
+from commbench.machine import environment
 from commbench.model import Stopping
 from commbench.store import parts
 from commbench.store.directory import RunStore
@@ -136,6 +143,19 @@ def test_resuming_refuses_what_it_would_ignore(arguments, message, good, never_l
     manifest = (good[1] / "run.json").read_text()
     assert message in usage_error(invoke("run", *arguments.split(), "--resume", good[1]))
     assert (good[1] / "run.json").read_text() == manifest
+
+
+def test_a_run_of_another_commit_does_not_go_on(good, monkeypatch, never_launched, tmp_path):
+    run, git = shutil.copytree(good[1], tmp_path / "a run") / "run.json", {}
+    described = json.loads(run.read_text())
+    git["working_directory"] = {"commit": 40 * "a", "dirty": False}
+    described["environment"]["git"] = git
+    run.write_text(json.dumps(described))
+    real = environment.collect()
+    git = {"working_directory": {"commit": 40 * "a", "dirty": True}}
+    monkeypatch.setattr(environment, "collect", lambda: real | {"git": git})
+    message = usage_error(invoke("run", "--resume", run.parent, "--launches", 3))
+    assert "git.working_directory: aaaaaaaaaa against aaaaaaaaaa, changed" in message
 
 
 def test_a_run_goes_on_where_it_began(good, monkeypatch, never_launched):
@@ -430,10 +450,12 @@ def test_a_folder_of_runs_is_no_run_and_the_newest_is_offered(results):
     assert "results has 2 runs; the newest is results/20260102-000000-merge" in text
 
 
-def test_a_run_needs_no_pidfd(tmp_path, monkeypatch):
-    monkeypatch.delattr(os, "pidfd_open")
-    result = run(tmp_path, "--backends", "fake")
-    assert result.exit_code == 0, result.output
+def test_a_copy_of_an_old_run_is_not_the_newest(results):
+    old, new = sorted(results.iterdir())
+    copy = json.loads((shutil.copytree(old, results / "baseline") / "run.json").read_bytes())
+    copy["started_at"] = "2026-01-01T00:00:00+00:00"
+    (results / "baseline" / "run.json").write_text(json.dumps(copy))
+    assert options.runs_in(results)[-1] == new
 
 
 def test_open_writes_and_shows_the_page_of_the_latest_run(results, monkeypatch):
@@ -451,6 +473,14 @@ def test_open_writes_and_shows_the_page_of_the_latest_run(results, monkeypatch):
     assert invoke("open").stdout == f"{page}\n"
     assert "fake:slow" in page.read_text()
     assert str(page) in invoke("report", page.parent).stdout
+    # One that can't be written is shown as it is.
+    os.utime(page, ns=(0, 0))
+
+    def refuse(path, _content):
+        raise UnwritableError(f"can't write {path}: Read-only file system")
+
+    monkeypatch.setattr("commbench.store.files.write", refuse)
+    assert invoke("open").stdout == f"{page}\n"
     assert "holds no run" in usage_error(invoke("open", "nowhere"))
 
 

@@ -18,6 +18,8 @@ from commbench.harness.cases import cases_for
 from commbench.machine import environment
 from commbench.model import ClusterSpec, Stopping, registry
 from commbench.workloads.base import Workload, option
+from commbench.workloads.merge import Merge
+from commbench.workloads.tiny_tasks import TinyTasks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,9 +154,11 @@ def test_auto_is_gpu_with_a_gpu_and_cupy(cupy, gpus, device, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: object() if cupy else None)
     monkeypatch.setattr(environment, "gpus", lambda: [{"index": 0, "uuid": "GPU-0"}] * gpus)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert options.cluster({"device": "auto"}).device == device
-    assert options.cluster({"device": "gpu", "workers": 3}).device == "gpu"
-    assert options.cluster({"device": "cpu", "workers": 3}).n_workers == 3
+    assert options.cluster({"device": "auto"}, Merge).device == device
+    assert options.cluster({"device": "gpu", "workers": 3}, Merge).device == "gpu"
+    assert options.cluster({"device": "cpu", "workers": 3}, Merge).n_workers == 3
+    # It has no data on GPUs.
+    assert options.cluster({"device": "auto"}, TinyTasks).device == "cpu"
 
 
 def test_an_option_of_the_launcher_is_given_once():

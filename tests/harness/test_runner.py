@@ -267,6 +267,13 @@ def test_a_process_that_survives_ends_the_run(tmp_path, monkeypatch, backend, st
     assert select(records, LaunchEnd) == []
 
 
+@pytest.mark.parametrize(("backend", "ok"), [("odd:phase", True), ("odd:verbose", False)])
+def test_launches_need_no_pidfd(tmp_path, monkeypatch, backend, ok):
+    monkeypatch.delattr(os, "pidfd_open")
+    (end,) = select(list(runner.run_plan(launches(backend), tmp_path)), LaunchEnd)
+    assert end.ok == ok
+
+
 def test_failure_ends_with_the_last_lines_of_the_log(tmp_path):
     records = list(runner.run_plan(launches("odd:verbose"), tmp_path))
     (failure,) = select(records, Failure)

@@ -20,6 +20,7 @@ from commbench.harness.suite import read_suite
 from commbench.model import ClusterSpec
 from commbench.stats.selection import describe_settings
 from commbench.store.records import decode_launch
+from commbench.workloads.base import Context
 from commbench.workloads.merge import Merge
 from commbench.workloads.pingpong import PingPong
 
@@ -128,6 +129,12 @@ def test_bad_suite_is_refused_with_file_path_and_remedy(content, parts, read):
         assert part in str(caught.value)
     if "twice" not in parts and "no case" not in parts:
         assert "my.toml" in str(caught.value)
+
+
+def test_frames_on_gpus_are_not_shuffled_through_host_memory():
+    context = Context(n_workers=2, device="gpu", seed=0)
+    with pytest.raises(UsageError, match="P2P moves rows in host memory"):
+        Merge(Merge.Params(shuffle="p2p"), context)
 
 
 def test_a_workload_that_cannot_be_imported_hides_no_typo(read, installed):

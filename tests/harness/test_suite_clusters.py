@@ -113,7 +113,7 @@ def test_gpu_options_apply_only_to_cases_on_gpus(tmp_path):
     ],
 )
 def test_invalid_options_are_usage_errors(name, arguments, message, tmp_path, monkeypatch):
-    monkeypatch.setattr("commbench.workloads.device.detect", lambda: "cpu")
+    monkeypatch.setattr("commbench.workloads.device.detect", lambda **_: "cpu")
     result = run(FOLDER / f"{name}.toml", tmp_path / "results", *arguments)
     assert result.exit_code == 2, result.output
     assert message in " ".join(result.stderr.split())

@@ -119,7 +119,7 @@ def test_threads_per_worker_scale_by_their_rule(read):
 def test_the_device_auto_is_replaced_by_the_detected_one(read, monkeypatch):
     content = '[cluster]\ndevice = "auto"\n' + MERGE
     for name in ("gpu", "cpu"):
-        monkeypatch.setattr(device, "detect", lambda name=name: name)
+        monkeypatch.setattr(device, "detect", lambda name=name, **_: name)
         assert read(content).cases[0].cluster.device == name
 
 

@@ -38,9 +38,9 @@ def parsed(options, *arguments):
 
 def test_a_new_field_has_an_option_with_help_and_default(options):
     assert options["disk_limit"].to_info_dict()["help"] == "Of each worker."
-    assert run_options.cluster(parsed(options)) == LargerSpec()
+    assert run_options.cluster(parsed(options), Merge) == LargerSpec()
     chosen = parsed(options, "--disk-limit", "4GB", "--device", "cpu", "--workers", "3")
-    assert run_options.cluster(chosen) == LargerSpec(n_workers=3, disk_limit="4GB")
+    assert run_options.cluster(chosen, Merge) == LargerSpec(n_workers=3, disk_limit="4GB")
     in_suites = {option.name: option for option in chain(*run_options.groups().values())}
     assert in_suites["disk_limit"].default is None
 

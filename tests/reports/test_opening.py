@@ -753,6 +753,13 @@ def test_a_region_with_others_in_it_says_which(recorded):
     assert table.note == "moved: without the regions within a region; CPU s: with them."
 
 
+def test_regions_of_a_program_that_was_killed_are_said(recorded):
+    case = builders.case(workload="sum", cluster=ClusterSpec(launcher=USER_CODE))
+    run = recorded([case], [sample(case, 0.26, tool="your code")])
+    assert run.ends.empty
+    assert opening.verdicts(run)[0].startswith("sum took 260 ms")
+
+
 def test_a_core_is_one_also_outside_of_tasks(recorded):
     case = builders.case(cluster=ClusterSpec(launcher=USER_CODE))
     records = builders.ended([sample(case, 1.0, tool="your code")])

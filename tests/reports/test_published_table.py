@@ -38,8 +38,9 @@ def test_published_and_measured_value_are_in_one_row(reproduced):
     assert table.columns[:3] == ("what", "published", "here")
     rows = {row[0]: row[1:] for row in table.rows}
     theirs, here, comparable = rows["throughput: tcp"]
-    assert theirs == "970 MB/s"
+    assert (theirs, theirs.value) == ("970 MB/s", pytest.approx(970e6))
     assert here.startswith("800 MB/s")
+    assert here.value == pytest.approx(800e6)
     assert comparable.startswith("no: 25 % of the size; memory of CPUs, not GPUs; ")
     assert rows["throughput: ucx:ib"] == ("12.6 GB/s", "—", "not measured in this run")
     assert rows["throughput: ucx:shm"][0] == "—"

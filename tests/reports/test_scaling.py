@@ -4,6 +4,7 @@ import builders
 import pytest
 from shown import titled
 
+from commbench.reports.figures import scaling_figure
 from commbench.reports.opening import verdicts
 
 VARIED = ("backend", "workers")
@@ -109,3 +110,15 @@ def test_bytes_that_each_but_one_receives_are_no_work_that_workers_share(recorde
 def test_other_settings_are_no_scaling(recorded):
     case = builders.case(varied=("backend",))
     assert recorded([case], builders.launches(case, [1.0] * 6)).scaling.empty
+
+
+def test_tasks_have_different_looks_in_the_figure(recorded):
+    cases = [
+        builders.case(workload=name, n_workers=n, varied=VARIED)
+        for name in ("merge", "transpose-sum") for n in (1, 2)
+    ]  # fmt: skip
+    records = [each for case in cases for each in builders.launches(case, SPREAD)]
+    (axes,) = scaling_figure.plot(recorded(cases, records)).axes
+    bars = axes.containers
+    assert [each.get_label() for each in bars] == ["merge tcp", "transpose-sum tcp"]
+    assert len({(each[0].get_color(), each[0].get_marker()) for each in bars}) == 2

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -360,6 +361,22 @@ def test_regions_of_coroutines_may_overlap(tmp_path):
     assert run.failures.empty
     assert sorted(run.regions["name"]) == ["code", "part 0", "part 1", "part 2", "part 3"]
     assert (run.regions["parent"] < run.regions["iteration"]).all()
+
+
+def test_regions_of_threads_last_as_long_as_their_code(started, tmp_path):
+    with commbench.profile(started, output=tmp_path) as run:
+
+        def part(_number):
+            with shared:
+                time.sleep(0.5)
+
+        shared = run.region("part")
+        with ThreadPoolExecutor(4) as pool:
+            [*pool.map(part, range(4))]
+    parts = run.regions[run.regions["name"] == "part"]
+    assert len(parts) == 4
+    assert (parts["seconds"] >= 0.5).all()
+    assert {*parts["parent"]} == {0}
 
 
 def test_figures_of_a_region_are_not_those_of_the_whole(started, tmp_path, no_figures):

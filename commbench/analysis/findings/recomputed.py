@@ -48,7 +48,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         evidence="tasks: key, start_s, stop_s",
         effect=effect,
         remedy=remedy,
-        doubt="tasks also run again if a worker was lost",
+        doubt="tasks also run again if they failed, or a worker was lost",
     )
 
 

@@ -56,10 +56,10 @@ class Conditions:
     def on(self, cluster: RunningCluster) -> Iterator[None]:
         """Measure the foreign processes of `cluster`, and the cores of its remote hosts."""
         # Processes of a preexisting cluster have used CPU time before.
-        used_s = cores.cpu_seconds(cluster.foreign_pids) if cluster.preexisting else 0.0
+        used_s = _foreign_seconds(cluster) if cluster.preexisting else 0.0
         before = _read_remote(cluster)
         yield
-        self.foreign_cpu_s += cores.cpu_seconds(cluster.foreign_pids) - used_s
+        self.foreign_cpu_s += _foreign_seconds(cluster) - used_s
         after = _read_remote(cluster)
         kernel = environment.kernel_id()
         if here := before.pop(kernel, None):
@@ -111,6 +111,12 @@ def _family_seconds() -> float:
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
 
 
+def _foreign_seconds(cluster: RunningCluster) -> float:
+    """Return the CPU seconds of the processes of a cluster here that are no descendants."""
+    pids = cluster.foreign_pids
+    return cores.cpu_seconds(pids) + cores.child_seconds(pids)
+
+
 def _read_remote(cluster: RunningCluster) -> dict[str, Reading]:
     """Return a reading of the cores of the remote members, by the id of their kernel."""
     processes = defaultdict(list)
@@ -131,8 +137,12 @@ def _read_remote(cluster: RunningCluster) -> dict[str, Reading]:
 
 
 def _describe_process() -> tuple[str, str, tuple[int, ...], float]:
-    """Return the kernel, the host, the cores that this process may use, and its CPU seconds."""
-    cpus, cpu_s = tuple(os.sched_getaffinity(0)), time.process_time()
+    """Return the kernel, the host, the cores that this process may use, and its CPU seconds.
+
+    Those of its children that have ended are included: tasks may start programs.
+    """
+    cpus, spent = tuple(os.sched_getaffinity(0)), os.times()
+    cpu_s = time.process_time() + spent.children_user + spent.children_system
     return environment.kernel_id(), os.uname().nodename, cpus, cpu_s
 
 

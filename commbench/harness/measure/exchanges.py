@@ -32,7 +32,7 @@ MIN_SAMPLES = 10
 """The number of exchanges of a size before the time limit applies."""
 _BATCH = 10
 """The number of exchanges per announcement."""
-_SMALL = 8192
+_SMALL = 1 << 20
 
 Check = tuple[Any, Any]
 """Sent data, and the data that the peer received or returned."""

@@ -354,7 +354,7 @@ async def _endpoint_answers(endpoint: Endpoint) -> None:
     if gpu.in_use():
         endpoint = DeviceEndpoint(endpoint)
     header = byte_array(bytes(ROUND.size))
-    buffer = theirs = header[:0]
+    buffer = theirs = acknowledgement = header[:0]
     while True:
         await endpoint.receive(header)
         size, count, kind, window = ROUND.unpack(header.data)
@@ -365,7 +365,7 @@ async def _endpoint_answers(endpoint: Endpoint) -> None:
             continue
         if buffer.size != size:
             buffer, theirs = _blank(size), _blank(size)
-        acknowledgement = buffer[:STAMP_BYTES]
+            acknowledgement = buffer[:STAMP_BYTES]
         if kind == Kind.CROSS:
             await endpoint.receive(theirs)
         await endpoint.send(acknowledgement)

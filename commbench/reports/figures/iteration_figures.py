@@ -227,8 +227,8 @@ def _plot_typical_iterations(
     for name, block in blocks.items():
         width_in = max(least_in, bar_in * max(len(rows) for _, rows in block) + 0.6)
         columns[name] = max(1, min(len(block), int(style.width_in() / width_in)))
-        longest = max(len(worker) for _, rows in block for worker in rows.worker)
-        upright_in = 0.07 * longest if longest > UPRIGHT_FROM and n_stacks == 1 else 0.0
+        longest = max(len(SHORT.get(name, name)) for _, rows in block for name in rows.worker)
+        upright_in = 0.07 * longest if longest > UPRIGHT_FROM else 0.0
         n_rows = math.ceil(len(block) / columns[name])
         heights += [(2.35 + upright_in) * n_rows + 0.4] * n_stacks
     shown = {case.id for block in blocks.values() for case, _ in block}

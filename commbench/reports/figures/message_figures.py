@@ -263,7 +263,8 @@ def _draw_layers(ax: Axes, rows: pd.DataFrame, layers: list[str]) -> None:
         fastest = np.minimum.accumulate(case.median_s.to_numpy()[::-1])[::-1] * factor
         for row, left, right in zip(case.itertuples(), [0, *fastest[:-1]], fastest, strict=True):
             colour, name = style.LAYERS[row.layer], f"{row.layer} {row.backend}"
-            if left < right == fastest[-1] and not math.isnan(row.low_mode_s):
+            is_highest = row.layer == case.layer.iloc[-1]
+            if is_highest and left < right and not math.isnan(row.low_mode_s):
                 # The highest layer ends at either mode.
                 low, high = row.low_mode_s * factor, row.high_mode_s * factor
                 right = max(left, low)

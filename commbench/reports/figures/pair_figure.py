@@ -137,7 +137,7 @@ def plot(run: Run) -> Figure | None:
     pairs = run.pairs.dropna(subset="q50_Bps")
     if pairs.empty:
         return None
-    groups = style.groups(run)
+    groups = style.groups_by_workers(run)
     blocks = list(filter(None, (_block(run, name, groups[name], pairs) for name in groups)))
     channels = {*pairs.channel.unique()}
     least = _least(run, channels)

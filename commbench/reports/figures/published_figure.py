@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -19,7 +20,7 @@ from matplotlib.ticker import EngFormatter, NullFormatter
 
 from commbench import stats
 from commbench.analysis.run import Run
-from commbench.model import published
+from commbench.model import Case, published
 from commbench.model.published import Value, show, show_range
 from commbench.model.units import format_message_size
 from commbench.reports.figures import style
@@ -48,7 +49,8 @@ def plot(run: Run) -> Figure | None:
         if comparison.unit != "ratio":
             absolute.setdefault(comparison.quantity, []).append(comparison)
     curves = _ratio_panels(table, figure.values)
-    looks = style.backend_styles(run)
+    # Numbers of workers are on the axis.
+    looks = style.styles({_without_workers(case).variant for case in run.suite.cases})
     shown = {comparison.backend for comparison in comparisons}.union(
         *((points["backend"] + " " + points["setting"]).str.strip() for points, _ in curves)
     )
@@ -81,6 +83,10 @@ def plot(run: Run) -> Figure | None:
 def _memory(devices: Collection[str]) -> str:
     names = " and ".join(f"{device.upper()}s" for device in sorted(devices))
     return f"memory of {names}" if names else "nothing measured"
+
+
+def _without_workers(case: Case) -> Case:
+    return replace(case, varied=tuple(key for key in case.varied if key != "workers"))
 
 
 def _draw_rows(

@@ -30,15 +30,16 @@ def plot(run: Run) -> Figure | None:
         + f". Below the dashed line, {KNEE:.0%}, half of each worker is lost.",
     )  # fmt: skip
     tasks = {task for (task, _), _ in groups}
-    ax, looks = part.subplots(), style.styles({*table["series"]})
-    for index, ((task, series), rows) in enumerate(groups):
+    names = [series if len(tasks) == 1 else f"{task} {series}" for (task, series), _ in groups]
+    ax, looks = part.subplots(), style.styles(names)
+    for index, (name, (_, rows)) in enumerate(zip(names, groups, strict=True)):
         aside = _ASIDE ** (index - (len(groups) - 1) / 2)
         ends = np.abs(rows[["ci_low", "ci_high"]].to_numpy().T - rows["efficiency"].to_numpy())
-        look = looks[series]
+        look = looks[name]
         ax.errorbar(
             rows["n_workers"] * aside, rows["efficiency"], yerr=ends, color=look.colour,
             marker=look.marker, markersize=4.5, linewidth=1.4,
-            label=series if len(tasks) == 1 else f"{task} {series}",
+            label=name,
         )  # fmt: skip
     ax.axhline(KNEE, color="0.4", linestyle="--", linewidth=0.8)
     ax.set_xscale("log", base=2)

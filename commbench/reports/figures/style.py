@@ -193,6 +193,17 @@ def groups(run: Run, kind: str = "") -> dict[str, list[Case]]:
     return by_label
 
 
+def groups_by_workers(run: Run) -> dict[str, list[Case]]:
+    """Return `groups` with the same number of workers, which is in their names if it varies."""
+    split: dict[str, list[Case]] = {}
+    for name, cases in groups(run).items():
+        varies = len({case.cluster.n_workers for case in cases}) > 1
+        for case in cases:
+            suffix = f", {case.cluster.n_workers} workers" * varies
+            split.setdefault(f"{name}{suffix}", []).append(case)
+    return split
+
+
 def workers(run: Run, case_ids: Collection[str]) -> list[str]:
     """Return the names of all workers in the records of these cases, in natural order."""
     tasks = run.tasks[run.tasks.case_id.isin(list(case_ids))]

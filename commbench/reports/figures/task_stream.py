@@ -18,7 +18,7 @@ from commbench.analysis.run import Run
 from commbench.model import Case
 from commbench.model.units import format_seconds
 from commbench.reports.figures import style
-from commbench.stats import iteration_rows, typical_sample
+from commbench.stats import iteration_rows, outer_regions, typical_sample
 
 MAX_WORKERS = 32
 EDGES_UP_TO = 1000
@@ -117,6 +117,9 @@ class Stream:
 
 def typical_stream(run: Run, case: Case) -> Stream | None:
     """Return the tasks and transfers of the typical iteration of `case`, or None without any."""
+    # Tasks of inner regions are not those of the outer one, which would seem idle.
+    if case.id in {*outer_regions(run)["case_id"]}:
+        return None
     if (typical := typical_sample(run, case)) is None:
         return None
     launch, iteration = int(typical.launch), int(typical.iteration)

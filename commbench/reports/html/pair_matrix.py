@@ -61,7 +61,7 @@ class Block:
     names: tuple[str, ...]
     matrices: tuple[Matrix, ...]
     silent: tuple[str, ...]
-    ends: tuple[str, str]
+    ends: tuple[str, ...]
     scale: tuple[str, ...]
     note: str
     size: str
@@ -72,15 +72,18 @@ def blocks(run: Run) -> list[Block]:
     pairs = run.pairs
     n_matrices = max(1, pairs.groupby(["case_id", "channel"], observed=True).ngroups)
     side = max(8, min(_MAX_SIDE, math.isqrt(_MAX_CELLS // n_matrices)))
-    tasks = pairs["case_id"].map(run.case_labels)
+    groups = style.groups_by_workers(run)
+    names = {case.id: name for name, cases in groups.items() for case in cases}
+    tasks = pairs["case_id"].map(names)
     return [
-        _block(run, str(task), str(channel), group, side)
+        _block(run, str(task), groups[str(task)], str(channel), group, side)
         for (task, channel), group in pairs.groupby([tasks, "channel"], sort=False, observed=True)
     ]
 
 
-def _block(run: Run, task: str, channel: str, pairs: pd.DataFrame, side: int) -> Block:
-    cases = [case for case in run.suite.cases if run.case_labels[case.id] == task]
+def _block(
+    run: Run, task: str, cases: list[Case], channel: str, pairs: pd.DataFrame, side: int
+) -> Block:
     workers = style.workers(run, [case.id for case in cases])
     grid = Grid(workers, math.ceil(len(workers) / side))
     slowest = {
@@ -101,7 +104,7 @@ def _block(run: Run, task: str, channel: str, pairs: pd.DataFrame, side: int) ->
             if case.id in slowest
         ),
         silent=tuple(case.variant for case in cases if case.id not in slowest),
-        ends=(f"{norm.vmin:.2g}", f"{norm.vmax:.2g}"),
+        ends=tuple(str(format_number(float(end or 1.0))) for end in (norm.vmin, norm.vmax)),
         scale=tuple(_colours()[level][0] for level in range(0, 256, 51)),
         note=_note(run, grid, max(case.cluster.n_workers for case in cases), channel, least),
         size="roomy" if grid.n_cells <= _TEXT_UP_TO else "dense",

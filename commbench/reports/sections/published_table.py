@@ -9,7 +9,7 @@ from commbench import stats
 from commbench.analysis.run import Run
 from commbench.model.published import show, show_range
 from commbench.model.units import format_message_size
-from commbench.reports.sections import Section, Table
+from commbench.reports.sections import Quantity, Section, Table
 from commbench.stats import PublishedComparison
 
 
@@ -25,7 +25,8 @@ def tables(run: Run) -> Iterator[Table]:
         {
             "what": (_what(comparison, workers=workers) for comparison in comparisons),
             "published": (
-                comparison.value.text if comparison.value else "—" for comparison in comparisons
+                Quantity(c.value.text, c.value.low) if c.value else Quantity("—", math.nan)
+                for c in comparisons
             ),
             "here": map(_here, comparisons),
             "comparable": map(_comparable, comparisons),
@@ -56,10 +57,11 @@ def _what(comparison: PublishedComparison, *, workers: bool) -> str:
     return f"{', '.join(parts)}: {', '.join(names)}"
 
 
-def _here(comparison: PublishedComparison) -> str:
-    number = show(comparison.here, comparison.unit)
+def _here(comparison: PublishedComparison) -> Quantity:
+    text = show(comparison.here, comparison.unit)
     low, high = comparison.here_low, comparison.here_high
-    return f"{number}\n({show_range(low, high, comparison.unit)})" if low < high else number
+    text += f"\n({show_range(low, high, comparison.unit)})" * (low < high)
+    return Quantity(text, comparison.here)
 
 
 def _comparable(comparison: PublishedComparison) -> str:

@@ -26,6 +26,7 @@ from commbench.reports.sections import (
     median_time,
     number,
     percent,
+    quantity,
     variants_title,
     with_tuning,
 )
@@ -90,7 +91,7 @@ def _efficiencies(run: Run, rows: pd.DataFrame) -> Iterator[Table]:
     for label, variants in series.items():
         durations = sorted({task_s for shares in variants.values() for task_s in shares})
         cells = [
-            (format_seconds(task_s), *(percent(shares.get(task_s, math.nan))
+            (quantity(format_seconds, task_s), *(percent(shares.get(task_s, math.nan))
                                        for shares in variants.values()))
             for task_s in durations
         ]  # fmt: skip

@@ -207,7 +207,7 @@ def test_a_turn_that_blocks_the_loop_is_within_its_iteration(profile):
 
 def test_a_turn_that_goes_on_after_the_iteration_counts_up_to_its_end(cluster):
     async def block():
-        time.sleep(1.0)
+        time.sleep(4.0)
 
     launch = Launch(case=Case(workload="test", backend="tcp"), index=0, block=0, position=0)
     profiler = plugins.Profiler(cluster)
@@ -223,9 +223,8 @@ def test_a_turn_that_goes_on_after_the_iteration_counts_up_to_its_end(cluster):
         profiler.close()
     (use,) = (t for t in select(records, ThreadTime) if (t.worker, t.role) == ("0", "loop"))
     turns = [turn for turn in select(records, LongTurn) if turn.worker == "0"]
-    # The counters of the worker came a second later.
-    assert seconds > 0.8
-    assert 0.15 < use.long_turn_seconds <= use.seconds < 0.8
+    # The counters of the worker came when its loop went on.
+    assert 0 < use.long_turn_seconds <= use.seconds < seconds
     assert use.long_turn_seconds == pytest.approx(sum(t.stop_s - t.start_s for t in turns))
 
 

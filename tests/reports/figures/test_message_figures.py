@@ -287,6 +287,18 @@ def test_the_bar_of_two_modes_has_a_pale_end(bimodal):
     assert not [line for line in axes.lines if "longer" in (line.get_gid() or "")]
 
 
+def test_two_modes_of_a_lower_layer_are_not_those_of_the_highest():
+    case, records = pingpong("tcp", layers=("raw", "comm"), sizes=[1], launches=8)
+    slower = [
+        dataclasses.replace(r, seconds=r.seconds * (500 if r.launch % 2 else 100))
+        if getattr(r, "layer", "") == "raw" else r
+        for r in records
+    ]  # fmt: skip
+    (axes,) = plot_layers(in_memory([case], slower)).axes
+    assert not [bar for bar in axes.patches if bar.get_alpha()]
+    assert [line.get_gid() for line in axes.lines if line.get_gid()] == ["longer raw tcp"]
+
+
 def test_layers_of_many_sizes_have_four_panels():
     figure = plot_layers(layered("tcp", sizes=[2**n for n in range(23)], launches=2))
     titles = [axes.get_title(loc="left") for axes in figure.axes]

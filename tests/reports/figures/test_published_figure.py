@@ -8,7 +8,7 @@ import pytest
 from drawing import check_axes, misplaced, pingpong, texts, together, workload
 
 from commbench.model import ClusterSpec, published
-from commbench.reports.figures import published_figure
+from commbench.reports.figures import published_figure, style
 
 MPI = ("tcp", "ucx:polling", "mpi")
 SPEED = {"tcp": 1.0, "ucx:polling": 3.0, "mpi": 0.8}
@@ -130,6 +130,19 @@ def test_each_setting_has_its_own_ratios():
     assert ratios == [pytest.approx([3.0]), pytest.approx([6.0])]
     assert {"merge, threads=1, here", "merge, threads=2, here"} <= {*texts(figure)}
     assert misplaced(figure) == []
+
+
+def test_backends_keep_their_looks_where_workers_vary():
+    cases = [
+        builders.case(name, n_workers=n, varied=("backend", "workers"))
+        for name in ("ucx:polling", "mpi") for n in (2, 4)
+    ]  # fmt: skip
+    records = [each for case in cases for each in builders.launches(case, [1.0] * 6)]
+    figure = published_figure.plot(
+        reproducing(builders.in_memory(cases, records), "mpi4dask.merge_ri2")
+    )
+    lines = [line for axes in figure.axes for line in axes.lines if line.get_gid() == "here"]
+    assert {line.get_color() for line in lines} != {style.Style().colour}
 
 
 def test_a_distant_ratio_makes_the_axis_logarithmic():

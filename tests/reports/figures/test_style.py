@@ -60,6 +60,16 @@ def test_cases_are_grouped_under_what_sets_them_apart():
     assert [case.backend for case in groups["merge (shuffle=p2p)"]] == ["tcp", "ucx"]
 
 
+def test_numbers_of_workers_are_groups_where_they_vary():
+    cases = [
+        builders.case(name, n_workers=n, varied=("backend", "workers"))
+        for n in (2, 4) for name in ("tcp", "mpi")
+    ]  # fmt: skip
+    groups = style.groups_by_workers(in_memory(cases, []))
+    assert groups == {"merge, 2 workers": cases[:2], "merge, 4 workers": cases[2:]}
+    assert [*style.groups_by_workers(in_memory(cases[:2], []))] == ["merge"]
+
+
 def test_failed_launches_are_counted():
     case = builders.case()
     lost = failure(case, launch=2)

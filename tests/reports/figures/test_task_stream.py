@@ -102,6 +102,20 @@ def test_the_iteration_nearest_to_the_median_is_drawn():
     np.testing.assert_allclose([bar[:2] for bar in _bars(axes, "compute")], [(0.25, 0.75)])
 
 
+def test_a_region_with_others_in_it_has_no_stream():
+    outer, inner = (builders.case(workload=name) for name in ("code", "load"))
+    records = []
+    for n, case in enumerate((outer, inner)):
+        records += [
+            builders.region(case, 2.0, iteration=n, parent=n - 1),
+            builders.sample(case, 2.0, iteration=n, started_at_s=EPOCH),
+            builders.task(case, 0.5, 1.0, iteration=n),
+        ]  # fmt: skip
+    run = in_memory([outer, inner], builders.ended(records))
+    streams = [task_stream.typical_stream(run, case) for case in (outer, inner)]
+    assert [stream is None for stream in streams] == [True, False]
+
+
 def test_tasks_have_their_name_or_its_key_where_it_fits():
     records = [
         _sample(), end(CASE), _task(0, 1, name="merge-partitions"),
