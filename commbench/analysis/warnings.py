@@ -28,6 +28,7 @@ from commbench.model.units import (
     format_seconds,
 )
 from commbench.stats.comparison import COMPRESSION, controls
+from commbench.stats.links import moved_workers
 
 MAX_STOLEN = 0.02
 """The share of the cores' time that a hypervisor may take, which is also commbench's overhead."""
@@ -108,8 +109,8 @@ def find(run: Run) -> list[str]:
             "use the commbench that made the run"
         )
     for check in (
-        _unequal_work, _modes, _running_clusters, _clocks, _cpu_time, undecided, _imprecise,
-        _launches, _untimed, _coverage,
+        _unequal_work, _modes, _running_clusters, _moved_workers, _clocks, _cpu_time, undecided,
+        _imprecise, _launches, _untimed, _coverage,
     ):  # fmt: skip
         texts += guarded(check, run)
     return texts + disturbances(run)
@@ -173,13 +174,15 @@ def _running_clusters(run: Run) -> Iterator[str]:
             f"cluster ({case.cluster.scheduler}), not fresh ones: what differs from one start to "
             f"the next is in no interval and no test, and its settings are as found{known}"
         )
-        places = run.places[run.places["case_id"] == case.id]
-        hosts = {frozenset(rows["host"]) for _, rows in places.groupby("launch")}
-        if len(hosts) > 1:
-            yield (
-                f"{run.case_names[case.id]}: workers were on other hosts in some launches, so the "
-                "median may be of several clusters; see Where the workers were"
-            )
+
+
+def _moved_workers(run: Run) -> Iterator[str]:
+    for case_id, workers in moved_workers(run).items():
+        yield (
+            f"{run.case_names[case_id]}: {len(workers)} of {run.cases[case_id].cluster.n_workers} "
+            "workers were on other hosts in other launches, so that medians are of several "
+            "clusters, and pairs of workers of several links; see Where the workers were"
+        )
 
 
 def _clocks(run: Run) -> Iterator[str]:
@@ -202,7 +205,7 @@ def _cpu_time(run: Run) -> Iterator[str]:
     samples = run.measured[run.measured["layer"] == "workload"]
     sums = samples.groupby("case_id")[["cpu_seconds", "seconds"]].sum()
     for case in run.suite.cases:
-        if not n_cores or case.id not in sums.index or _may_be_remote(case):
+        if not n_cores or case.id not in sums.index or may_be_remote(case):
             continue
         cpu_s, wall_s = sums.loc[case.id]
         if cpu_s > MAX_CPU_TIME * n_cores * wall_s:
@@ -641,7 +644,7 @@ def _oversubscription(run: Run) -> Iterator[Disturbance]:
     if not n_cores:
         return
     layers = run.samples.groupby("case_id")["layer"].unique()
-    local = {case.id: case for case in run.suite.cases if not _may_be_remote(case)}
+    local = {case.id: case for case in run.suite.cases if not may_be_remote(case)}
     idle, ready = stats.idle_cores(run).set_index("case_id"), _ready_threads(run)
     polling, crowded = dict[str, int](), dict[str, float]()
     for case_id, case in local.items():
@@ -735,7 +738,7 @@ def _n_busy_threads(case: Case, layer: str) -> int:
     return 2 * int(pairs)
 
 
-def _may_be_remote(case: Case) -> bool:
+def may_be_remote(case: Case) -> bool:
     """Return whether workers or a peer may be on other hosts, with other cores."""
     if case.params.get("peer"):
         return True
@@ -751,7 +754,8 @@ def _frequency_scaling(run: Run) -> Iterator[Disturbance]:
     governors = {name for name in (cpu.get("governors") or {}).values() if name}
     seen = [f"the CPU governor is {name}" for name in sorted(governors - {"performance"})]
     seen += ["turbo is on"] * bool(cpu.get("turbo"))
-    if seen:
+    # The hosts of workers may have other settings.
+    if seen and not all(map(may_be_remote, run.suite.cases)):
         yield Disturbance(
             " and ".join(seen),
             ": cores change their clock with load and heat, and times with it; sudo cpupower "

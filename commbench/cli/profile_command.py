@@ -8,6 +8,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -96,6 +97,10 @@ def record(
     return run.path, status
 
 
+_STREAMS: list[Any] = []
+"""The streams of scripts."""
+
+
 @contextlib.contextmanager
 def _undone() -> Iterator[None]:
     """Undo what a script leaves of this process: streams, filters of warnings, NumPy's errors."""
@@ -106,10 +111,16 @@ def _undone() -> Iterator[None]:
         try:
             yield
         finally:
-            for stream in (sys.stdout, sys.stderr):
+            for name, stream in zip(("stdout", "stderr"), streams, strict=True):
+                theirs = getattr(sys, name)
                 with contextlib.suppress(Exception):
+                    theirs.flush()
+                # A wrapper that is deleted closes what it wraps.
+                _STREAMS.append(theirs)
+                with contextlib.suppress(Exception):
+                    # It may be closed or detached.
                     stream.flush()
-            sys.stdout, sys.stderr = streams
+                    setattr(sys, name, stream)
 
 
 def _report_end(error: BaseException | None) -> int:

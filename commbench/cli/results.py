@@ -78,10 +78,11 @@ def open_(run: Path) -> None:
     if not directory.is_current(page):
         try:
             files.write(page, registry.load("report", "html")(load(run)))
-        except UnwritableError:
+        except UnwritableError as error:
             # The files of a copy may all be new.
             if not os.path.exists(page):
                 raise
+            click.echo(f"warning: this page may be outdated: {error}", err=True)
     click.echo(page)
     webbrowser.open(page.absolute().as_uri())
 

@@ -19,7 +19,7 @@ from commbench.reports import findings as sentences
 from commbench.reports import json, terminal
 from commbench.reports.sections import Table, heading, plural, quantities
 from commbench.reports.sections.pair_tables import opening
-from commbench.stats.links import link_classes, n_hosts
+from commbench.stats.links import link_classes, moved_workers, n_hosts
 from commbench.stats.stragglers import MIN_PAIRS, MIN_SLOWDOWN, MIN_TRANSFERS, quickest_round_trips
 
 ALONE, _, ROUNDS = FETCHES
@@ -94,6 +94,8 @@ class LinkReport:
         """Why links could not be judged, a sentence per class."""
         if self.links.empty:
             return ["No link has a rate: every block was smaller than --min-transfer."]
+        if moved_workers(self.run):
+            return ["Workers were on other hosts in other launches: take --launches 1."]
         texts = [f"{each[0].upper()}{each[1:]}." for each in self.run.rule_problems]
         expected = self.run.manifest.expected_Bps
         known = {*self.links["link"].astype("str")}

@@ -38,7 +38,9 @@ def render(run: Run) -> str:
         If the run has no tasks.
     """
     events: list[_Event] = []
-    for case in run.suite.cases:
+    # Tasks of inner regions are not those of the outer one, which would seem idle.
+    outer = {*stats.outer_regions(run)["case_id"]}
+    for case in (each for each in run.suite.cases if each.id not in outer):
         if (sample := stats.typical_sample(run, case)) is not None:
             first_process = len({event["pid"] for event in events}) + 1
             events += _case(run, case, sample, first_process)

@@ -24,6 +24,15 @@ _ALWAYS_POSSIBLE = ("same host", "same rack", "network", UNKNOWN)
 _MISSING = -1
 
 
+def moved_workers(run: Run) -> dict[str, list[str]]:
+    """Return the workers that were on other hosts in other launches, as batch jobs, by case id."""
+    hosts = run.places.groupby(["case_id", "worker"], observed=True)["host"].nunique()
+    moved: dict[str, list[str]] = {}
+    for case_id, worker in hosts.index[hosts > 1]:
+        moved.setdefault(str(case_id), []).append(str(worker))
+    return moved
+
+
 def link_classes(table: pd.DataFrame, run: Run) -> pd.Series[Any]:
     """Return the link class of each row of `table`, from its case_id, src and dst.
 

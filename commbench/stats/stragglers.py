@@ -486,8 +486,10 @@ def _ends(i: int, j: int, workers: pd.Index[str], hosts: Array) -> Iterator[str]
 def _host_names(group: pd.DataFrame, run: Run, workers: pd.Index[str]) -> Array:
     """Return the name of each worker's host; empty if it was not recorded or is not unique."""
     places = run.places[run.places["case_id"] == str(group["case_id"].iloc[0])]
-    places = places[["worker", "host", "host_id"]].drop_duplicates()
-    unique = places.groupby("host")["host_id"].transform("nunique") == 1
+    # A host that was rebooted has another id.
+    ids = places.groupby(["launch", "host"])["host_id"].nunique().groupby("host").max()
+    places = places[["worker", "host"]].drop_duplicates()
+    unique = places["host"].map(ids) == 1
     unique &= places.groupby("worker")["host"].transform("size") == 1
     names = places["host"].where(unique, "").set_axis(places["worker"])
     hosts: Array = names[~names.index.duplicated()].reindex(workers).fillna("").to_numpy(object)

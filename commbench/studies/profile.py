@@ -18,12 +18,13 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from types import FunctionType, ModuleType, TracebackType
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 import cloudpickle
 
@@ -154,7 +155,8 @@ def profile_script(
     (output / directory.new_run_id("script", output)).rmdir()
     # The script may make a folder of this name.
     if not existed:
-        output.rmdir()
+        with suppress(OSError):
+            output.rmdir()
     name = "script" if anonymize else script.stem
     watch = _FirstClient(name, output=output, anonymize=anonymize)
     sys.argv = [str(script), *arguments]
@@ -169,8 +171,9 @@ def profile_script(
             name, value = map(os.fsdecode, arguments)
             is_path = name in ("DASK_CONFIG", "DASK_ROOT_CONFIG")
             files = dask.config.collect_yaml([value]) if is_path else ()
-            # Variables have precedence over files.
-            for values in (*files, dask.config.collect_env({**os.environ, name: value})):
+            # Variables, and then options, have precedence over files.
+            known = {**os.environ, name: value} if is_path else {name: value}
+            for values in (*files, dask.config.collect_env(known), default if is_path else {}):
                 dask.config.update(dask.config.config, values)
 
     sys.addaudithook(set_variable)
@@ -377,11 +380,12 @@ def _current_error() -> tuple[Any, Any, Any]:
     return (None, None, None) if isinstance(error[1], SystemExit) else error
 
 
-@dataclass
+@dataclass(eq=False)
 class _Raised:
-    """The thread or task that has entered a block, and the exception that the block raised."""
+    """The thread or task that has entered a block, the blocks around it, and what it raised."""
 
     owner: Any
+    around: tuple[_Raised, ...] = ()
     error: BaseException | None = None
 
     def __str__(self) -> str:
@@ -389,6 +393,10 @@ class _Raised:
         with suppress(Exception):
             text += f": {self.error}" * bool(text)
         return text
+
+
+_around: ContextVar[tuple[_Raised, ...]] = ContextVar("_around", default=())
+"""The blocks that the running code has entered; tasks inherit them, threads don't."""
 
 
 class Context:
@@ -411,10 +419,13 @@ class Context:
         """Enter the context."""
         if self._only_async:
             raise UsageError("the client is asynchronous, so the context has to be: async with …")
-        return self._enter(threading.get_ident())
+        raised = _Raised(threading.get_ident(), _around.get())
+        value = self._enter(raised)
+        _around.set((*raised.around, raised))
+        return value
 
-    def _enter(self, owner: Any) -> Any:
-        context = self._make(raised := _Raised(owner))
+    def _enter(self, raised: _Raised) -> Any:
+        context = self._make(raised)
         value = context.__enter__()
         self._entered.append((context, raised))
         return value
@@ -425,22 +436,26 @@ class Context:
     ) -> None:  # fmt: skip
         """Leave the context."""
         del kind, traceback
-        self._leave(threading.get_ident(), error)
+        raised = self._leave(threading.get_ident(), error)
+        _around.set(tuple(each for each in _around.get() if each is not raised))
 
-    def _leave(self, owner: Any, error: BaseException | None) -> None:
+    def _leave(self, owner: Any, error: BaseException | None) -> _Raised:
         # Another thread may have entered this one meanwhile, or another task may leave it.
         own = [each for each in self._entered if each[1].owner == owner]
         context, raised = entered = [*self._entered[-1:], *own][-1]
         self._entered.remove(entered)
         raised.error = error
         context.__exit__(None, None, None)
+        return raised
 
     async def __aenter__(self) -> Any:
         """Enter the context without blocking the event loop; leave it if that is cancelled."""
-        owner = asyncio.current_task()
-        entering = asyncio.ensure_future(asyncio.to_thread(self._enter, owner))
+        raised = _Raised(owner := asyncio.current_task(), _around.get())
+        entering = asyncio.ensure_future(asyncio.to_thread(self._enter, raised))
         try:
-            return await asyncio.shield(entering)
+            value = await asyncio.shield(entering)
+            _around.set((*raised.around, raised))
+            return value
         except asyncio.CancelledError:
             await asyncio.wait([entering])
             if entering.exception() is None:
@@ -460,6 +475,10 @@ class Context:
         except asyncio.CancelledError:
             await asyncio.wait([leaving])
             raise
+        finally:
+            if not leaving.exception():
+                raised = leaving.result()
+                _around.set(tuple(each for each in _around.get() if each is not raised))
 
 
 class ProfiledRun(Run):
@@ -558,8 +577,7 @@ class _Open:
 
     number: int
     parent: int
-    owner: Any
-    """The thread or task that has entered it."""
+    block: _Raised
     launch: Launch
     profiler: Profiler | None
     spilled: dict[str, tuple[int, int]]
@@ -577,6 +595,15 @@ class _Open:
     """The seconds in which other regions were begun and ended."""
     paused_cpu_s: float = 0.0
     """The CPU seconds of all processes in that time."""
+
+
+class _End(NamedTuple):
+    """What was read when a region ended."""
+
+    elapsed_s: float
+    cores: cores.Times | None
+    cpu_seconds: dict[int | str, float]
+    child_cpu_seconds: float
 
 
 def _spent(before: Mapping[int | str, float], after: Mapping[int | str, float]) -> float:
@@ -655,9 +682,9 @@ class _Observer:
                 f"the region {name} begins when its profile has ended; enter it within the block "
                 "of commbench.profile"
             )
-        with self._paused(raised.owner):
+        with self._paused(raised):
             self._attempt(self._switch)
-            region = self._attempt(self._begin, name, raised.owner)
+            region = self._attempt(self._begin, name, raised)
         if region is not None:
             region.started_at_s = time.time() + region.offset_s
             region.began = time.perf_counter()
@@ -666,31 +693,38 @@ class _Observer:
         finally:
             if region is not None:
                 seconds = time.perf_counter() - region.began - region.paused_s
-                with self._paused(raised.owner, region):
+                # Others may be recorded first, and their code goes on meanwhile.
+                ended = self._attempt(self._read_end, region)
+                with self._paused(raised):
                     try:
-                        self._attempt(self._finish, region, seconds, str(raised))
+                        if ended is not None:
+                            self._attempt(self._finish, region, seconds, ended, str(raised))
                     finally:
                         self._open.remove(region)
                     self._run.read_again(self._store.manifest)
 
     @contextmanager
-    def _paused(self, owner: Any, region: _Open | None = None) -> Iterator[None]:
-        """Leave the duration of the block out of the times of its owner's regions but `region`.
+    def _paused(self, block: _Raised) -> Iterator[None]:
+        """Leave the duration of this out of the times of the regions around a block.
 
-        The code of others goes on meanwhile. The first region is everybody's.
+        Those of another thread or task may go on meanwhile: while regions that are not around the
+        block are open, their times are left as they are.
         """
+        began = time.perf_counter()
         with self._lock:
-            is_alone = all(each.owner == owner for each in self._open[1:])
-            others = [
-                each for number, each in enumerate(self._open)
-                if each is not region and (each.owner == owner or (number == 0 and is_alone))
+            around = block.around or tuple(each.block for each in self._open[:1])
+            is_alone = all(each.block in (*around, block) for each in self._open)
+            left_out = [
+                each for each in self._open
+                if each.block in around and each.block is not block
+                and (is_alone or each.block.owner == block.owner)
             ]  # fmt: skip
-            began, before = time.perf_counter(), self._cpu() if others else {}
+            before = self._cpu() if left_out else {}
             yield
-            after = self._cpu() if others else {}
+            after = self._cpu() if left_out else {}
             # Without a first reading, the second one says nothing.
             known = {process: spent for process, spent in after.items() if process in before}
-            for each in others:
+            for each in left_out:
                 each.paused_s += time.perf_counter() - began
                 each.paused_cpu_s += _spent(before, known)
 
@@ -725,7 +759,7 @@ class _Observer:
         with suppress(OSError, CommbenchError):
             self._emit(failure)
 
-    def _begin(self, name: str, owner: Any) -> _Open:
+    def _begin(self, name: str, block: _Raised) -> _Open:
         client = self._cluster.client
         if not client.run_on_scheduler(plugins.is_installed, client.id):
             if not self._store.manifest.suite.cases:
@@ -738,7 +772,7 @@ class _Observer:
         launch = self._launch(name)
         profiler = None if self._cluster.shares_processes else Profiler(self._cluster)
         region = _Open(
-            number=self._n_regions, parent=self._parent(owner), owner=owner, launch=launch,
+            number=self._n_regions, parent=self._parent(block), block=block, launch=launch,
             profiler=profiler, spilled=client.run(spill_counters.written),
             offset_s=profiler.offset_s if profiler else conditions.scheduler_offset(self._cluster),
             known={*self._cluster.known_names},
@@ -752,15 +786,29 @@ class _Observer:
         self._open.append(region)
         return region
 
-    def _parent(self, owner: Any) -> int:
-        """Return the number of the owner's innermost region, else of that which began it all."""
-        mine = [each.number for each in self._open if each.owner == owner]
-        first = [each.number for each in self._open if each.owner == self._open[0].owner]
-        return [-1, *first[-1:], *mine][-1]
+    def _parent(self, block: _Raised) -> int:
+        """Return the number of the innermost region around a block; -1 without any.
 
-    def _finish(self, region: _Open, seconds: float, error: str) -> None:
+        Around those of threads is the innermost one of the code that began the record.
+        """
+        if not self._open:
+            return -1
+        first = self._open[0].block
+        around = block.around or next(
+            (*each.block.around, each.block) for each in reversed(self._open)
+            if first in (*each.block.around, each.block)
+        )  # fmt: skip
+        return [each.number for each in self._open if each.block in (first, *around)][-1]
+
+    def _read_end(self, region: _Open) -> _End:
         elapsed_s = time.perf_counter() - region.began
-        used, spent = cores.times(region.core_numbers), self._cluster.cpu_by_process()
+        return _End(
+            elapsed_s, cores.times(region.core_numbers), self._cluster.cpu_by_process(),
+            cores.child_seconds(self._cluster.pids) - region.child_cpu_before_s,
+        )  # fmt: skip
+
+    def _finish(self, region: _Open, seconds: float, ended: _End, error: str) -> None:
+        elapsed_s, used, spent, child_cpu_s = ended
         if region.profiler is not None:
             region.profiler.end()
         with suppress(Exception):
@@ -768,7 +816,6 @@ class _Observer:
             if {*self._cluster.pids, *self._cluster.remote_processes} - spent.keys():
                 # Workers have joined.
                 spent = self._cluster.cpu_by_process() | spent
-        child_cpu_s = cores.child_seconds(self._cluster.pids) - region.child_cpu_before_s
         cluster_cpu_s = _spent(region.cpu_before, spent)
         cpu_seconds = max(0.0, cluster_cpu_s - region.paused_cpu_s)
         sample = record_keys.sample(

@@ -1,9 +1,11 @@
 """What ``commbench links`` says of a cluster, and its exit status."""
 
+import dataclasses
 import itertools
 import json
 
 import builders
+import pandas as pd
 import processes
 import pytest
 
@@ -61,6 +63,22 @@ def test_fine_links_are_all_that_the_first_sentence_is_about(recorded):
     (row,) = report.classes.to_dict("records")
     assert (row["link"], row["n"], row["latency_s"]) == ("network", 12, 1e-3)
     assert row["typical_Bps"] == pytest.approx(RATE)
+
+
+def test_workers_on_other_hosts_in_other_launches_leave_links_unjudged(recorded):
+    report = measured(recorded)
+    (case,) = report.run.suite.cases
+    moved = [
+        dataclasses.replace(builders.place(case, "2"), launch=launch, host=host, host_id=host)
+        for launch, host in ((0, "node2"), (1, "node9"))
+    ]
+    run = report.run.replace(places=pd.DataFrame(map(vars, moved)))
+    assert LinkReport(run).outcome == "not judged"
+    assert "Workers were on other hosts in other launches" in lines(LinkReport(run))
+    assert any("1 of 4 workers were on other hosts" in text for text in run.warnings)
+    assert "are not judged: workers were on other hosts" in next(
+        iter(pair_tables.no_slow_pair(run))
+    )
 
 
 def test_a_rule_that_raised_leaves_links_unjudged(recorded):

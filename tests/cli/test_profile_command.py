@@ -108,6 +108,22 @@ def test_what_a_script_leaves_of_its_process_costs_no_report(run_script):
     assert run.manifest.command.endswith("my_job.py")
 
 
+@pytest.mark.parametrize(
+    "how", ["TextIOWrapper(sys.stdout.buffer)", "TextIOWrapper(sys.stdout.detach())"]
+)
+def test_a_script_that_wraps_the_standard_output_has_a_report(how, tmp_path):
+    code = f"""
+        import io, sys
+        from commbench.cli import profile_command
+        with profile_command._undone():
+            sys.stdout = io.{how}
+            print("from the script")
+        print("from the report")
+    """
+    text = subprocess.check_output([sys.executable, "-c", textwrap.dedent(code)], text=True)
+    assert text.split("\n") == ["from the script", "from the report", ""]
+
+
 def test_a_disk_that_a_script_has_filled_costs_no_report(tmp_path, monkeypatch):
     def full(*_):
         raise UnwritableError("can't write report.md: No space left on device")

@@ -184,7 +184,7 @@ def test_case_in_gpu_memory_needs_a_gpu(tmp_path, bare):
 
 
 def test_suite_measures_gpu_memory_where_there_is_a_gpu(monkeypatch):
-    monkeypatch.setattr(device, "detect", lambda: "gpu")
+    monkeypatch.setattr(device, "detect", lambda **_: "gpu")
     for figure in SUITES:
         for value in published.published_figure(figure).values:
             over = [case for case in suite(figure, scale=1).cases if case.backend == value.backend]

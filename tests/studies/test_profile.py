@@ -379,6 +379,32 @@ def test_regions_of_threads_last_as_long_as_their_code(started, tmp_path):
     assert {*parts["parent"]} == {0}
 
 
+def test_regions_are_within_those_of_the_task_or_code_that_began_them(started, tmp_path):
+    with commbench.profile(started, output=tmp_path) as run:
+
+        def step(name):
+            with run.region(name):
+                time.sleep(0.1)
+
+        async def job(number):
+            with run.region(f"job {number}"):
+                await asyncio.gather(asyncio.to_thread(step, f"step {number}"))
+
+        async def jobs():
+            await asyncio.gather(job(0), job(1))
+
+        with run.region("stage"):
+            asyncio.run(jobs())
+            with ThreadPoolExecutor(1) as pool:
+                pool.submit(step, "thread").result()
+    names = run.regions.set_index("iteration")["name"]
+    parents = dict(zip(run.regions["name"], run.regions["parent"].map(names), strict=True))
+    assert parents["stage"] == "code"
+    assert [parents[f"job {n}"] for n in (0, 1)] == ["stage"] * 2
+    assert [parents[f"step {n}"] for n in (0, 1)] == ["job 0", "job 1"]
+    assert parents["thread"] == "stage"
+
+
 def test_figures_of_a_region_are_not_those_of_the_whole(started, tmp_path, no_figures):
     with commbench.profile(started, output=tmp_path) as run:
         with run.region("first"):

@@ -403,7 +403,8 @@ async def main(backend: str, layer: str, host: str = "") -> None:
             "address": address, "versions": _versions() if host else {},
             "location": worker_location(os.getpid(), device="gpu" if gpu.in_use() else "cpu"),
         }  # fmt: skip
-        print(_BEGIN.decode() + json.dumps(described), file=answers)
+        # What a shell printed before may not end its line.
+        print("\n" + _BEGIN.decode() + json.dumps(described), file=answers)
         threading.Thread(
             target=_answer_lines, args=(answers,), name="CPU seconds", daemon=True
         ).start()

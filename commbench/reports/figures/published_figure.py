@@ -50,7 +50,7 @@ def plot(run: Run) -> Figure | None:
             absolute.setdefault(comparison.quantity, []).append(comparison)
     curves = _ratio_panels(table, figure.values)
     # Numbers of workers are on the axis.
-    looks = style.styles({_without_workers(case).variant for case in run.suite.cases})
+    looks = style.styles({_name(case) for case in run.suite.cases})
     shown = {comparison.backend for comparison in comparisons}.union(
         *((points["backend"] + " " + points["setting"]).str.strip() for points, _ in curves)
     )
@@ -85,8 +85,10 @@ def _memory(devices: Collection[str]) -> str:
     return f"memory of {names}" if names else "nothing measured"
 
 
-def _without_workers(case: Case) -> Case:
-    return replace(case, varied=tuple(key for key in case.varied if key != "workers"))
+def _name(case: Case) -> str:
+    """Return the name that comparisons with published values have."""
+    varied = tuple(key for key in case.varied if key not in ("backend", "workers"))
+    return f"{case.backend} {replace(case, varied=varied).variant}".strip()
 
 
 def _draw_rows(

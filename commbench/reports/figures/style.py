@@ -24,6 +24,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 from commbench.analysis.run import Run
 from commbench.model import Case
 from commbench.reports.sections import natural, plural
+from commbench.stats import outer_regions
 
 WIDE_IN, NARROW_IN = 9.0, 4.6
 """The width of figures, 900 px at the 100 dpi for which the font sizes are chosen; on a phone."""
@@ -222,8 +223,9 @@ def failed(run: Run, case_id: str) -> str:
 
 def not_shown(run: Run, groups: dict[str, list[Case]], shown: Collection[str]) -> str:
     """Return a sentence on the cases that are not among the ids `shown`, with the reasons."""
+    no_data = dict.fromkeys(outer_regions(run)["case_id"], "regions are within it")
     why = [
-        f"{name} on {case.variant} ({failed(run, case.id) or 'no data'})"
+        f"{name} on {case.variant} ({failed(run, case.id) or no_data.get(case.id, 'no data')})"
         for name, cases in groups.items() for case in cases if case.id not in shown
     ]  # fmt: skip
     return f" Not shown: {', '.join(why)}." if why else ""

@@ -13,6 +13,7 @@ import pandas as pd
 
 from commbench import stats
 from commbench.analysis.run import Run
+from commbench.analysis.warnings import may_be_remote
 from commbench.backends import parse
 from commbench.errors import CommbenchError, ResultsError, UnknownNameError
 from commbench.model import Manifest, registry
@@ -176,7 +177,9 @@ def heading(run: Run) -> str:
     manifest = run.manifest
     scale = manifest.suite.scale
     share = f" at {100 * scale:.3g} % of its full size" if scale < 1 else ""
-    return f"{manifest.suite.name}{share} · {started_at(manifest)} · {stats.machine(manifest)}"
+    is_remote = manifest.suite.cases and all(map(may_be_remote, manifest.suite.cases))
+    machine = "started on " * bool(is_remote) + stats.machine(manifest)
+    return f"{manifest.suite.name}{share} · {started_at(manifest)} · {machine}"
 
 
 def started_at(run: Manifest) -> str:

@@ -26,6 +26,7 @@ from commbench.reports.sections import (
     some,
 )
 from commbench.stats import MIN_LAUNCHES
+from commbench.stats.links import moved_workers
 from commbench.stats.selection import counts
 from commbench.stats.stragglers import (
     ALONE,
@@ -316,7 +317,12 @@ def no_slow_pair(run: Run) -> Iterator[str]:
     pairs = pairs.assign(n_timed=pairs["n"] - pairs["n_untimed"])
     groups = pairs.groupby(group, observed=True)
     large = groups.size() >= MIN_PAIRS
-    if large.any() and run.slow_pairs.empty:
+    if large.any() and moved_workers(run):
+        yield (
+            "Pairs of workers are not judged: workers were on other hosts in other launches; "
+            "--launches 1 measures one cluster"
+        )
+    elif large.any() and run.slow_pairs.empty:
         enough = (groups["n_timed"].min() >= MIN_TRANSFERS)[large].all()
         rows = comparable(run)
         rates = rows.groupby(group, observed=True)["q50_Bps"]
