@@ -28,7 +28,7 @@ from commbench.model.units import (
     format_seconds,
 )
 from commbench.stats.comparison import COMPRESSION, controls
-from commbench.stats.links import moved_workers
+from commbench.stats.links import is_elsewhere, moved_workers
 
 MAX_STOLEN = 0.02
 """The share of the cores' time that a hypervisor may take, which is also commbench's overhead."""
@@ -205,7 +205,7 @@ def _cpu_time(run: Run) -> Iterator[str]:
     samples = run.measured[run.measured["layer"] == "workload"]
     sums = samples.groupby("case_id")[["cpu_seconds", "seconds"]].sum()
     for case in run.suite.cases:
-        if not n_cores or case.id not in sums.index or may_be_remote(case):
+        if not n_cores or case.id not in sums.index or _may_be_remote(case):
             continue
         cpu_s, wall_s = sums.loc[case.id]
         if cpu_s > MAX_CPU_TIME * n_cores * wall_s:
@@ -644,7 +644,7 @@ def _oversubscription(run: Run) -> Iterator[Disturbance]:
     if not n_cores:
         return
     layers = run.samples.groupby("case_id")["layer"].unique()
-    local = {case.id: case for case in run.suite.cases if not may_be_remote(case)}
+    local = {case.id: case for case in run.suite.cases if not _may_be_remote(case)}
     idle, ready = stats.idle_cores(run).set_index("case_id"), _ready_threads(run)
     polling, crowded = dict[str, int](), dict[str, float]()
     for case_id, case in local.items():
@@ -738,7 +738,7 @@ def _n_busy_threads(case: Case, layer: str) -> int:
     return 2 * int(pairs)
 
 
-def may_be_remote(case: Case) -> bool:
+def _may_be_remote(case: Case) -> bool:
     """Return whether workers or a peer may be on other hosts, with other cores."""
     if case.params.get("peer"):
         return True
@@ -755,7 +755,7 @@ def _frequency_scaling(run: Run) -> Iterator[Disturbance]:
     seen = [f"the CPU governor is {name}" for name in sorted(governors - {"performance"})]
     seen += ["turbo is on"] * bool(cpu.get("turbo"))
     # The hosts of workers may have other settings.
-    if seen and not all(map(may_be_remote, run.suite.cases)):
+    if seen and not is_elsewhere(run):
         yield Disturbance(
             " and ".join(seen),
             ": cores change their clock with load and heat, and times with it; sudo cpupower "

@@ -178,7 +178,7 @@ class ComparedRuns:
             lines.append(line + f" {_PASSES}." * (not self.undecided_fail))
         if self.lost:
             named = some(self.lost_names, _MOST_NAMED)
-            lines.append(f"Lost: {named}: the {self.sides[1]} run has no good launch of it.")
+            lines.append(f"Lost: {named}: no good launch in the {self.sides[1]} run.")
         return [*lines, *self._other_bytes()]
 
     def _remedy(self) -> str:

@@ -24,6 +24,13 @@ _ALWAYS_POSSIBLE = ("same host", "same rack", "network", UNKNOWN)
 _MISSING = -1
 
 
+def is_elsewhere(run: Run) -> bool:
+    """Return whether all workers are known to be on other hosts than that which began the run."""
+    here = (run.manifest.environment.get("host") or {}).get("name")
+    hosts = set(run.places["host"])
+    return bool(hosts and here) and here not in hosts
+
+
 def moved_workers(run: Run) -> dict[str, list[str]]:
     """Return the workers that were on other hosts in other launches, as batch jobs, by case id."""
     hosts = run.places.groupby(["case_id", "worker"], observed=True)["host"].nunique()

@@ -48,7 +48,7 @@ from commbench.model import AGAIN, FETCHES
 from commbench.stats import grouping
 from commbench.stats.grouping import Array
 from commbench.stats.inference import launches_interval
-from commbench.stats.links import positions
+from commbench.stats.links import moved_workers, positions
 from commbench.stats.pairs import counting
 from commbench.stats.selection import good_launches, in_suite_order
 
@@ -108,10 +108,12 @@ def slow_pairs(run: Run, *, both_ways: bool = False) -> pd.DataFrame:
         and ``high`` the limits of its interval over the launches, with the probability ``level``;
         one launch has none. In the order of the suite's cases, the slowest cause first.
     """
-    good = good_launches(run)
+    # Pairs of workers that were on other hosts in other launches are several links.
+    good, moved = good_launches(run), moved_workers(run)
     tables = [
         table
         for (case_id, _, link), group in comparable(run).groupby(_GROUP, sort=False, observed=True)
+        if str(case_id) not in moved
         if len(group) >= MIN_PAIRS or link in run.manifest.expected_Bps
         if len(table := _slow_in_group(group, run, both_ways, is_cut=str(case_id) not in good))
     ]

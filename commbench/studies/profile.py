@@ -476,7 +476,7 @@ class Context:
             await asyncio.wait([leaving])
             raise
         finally:
-            if not leaving.exception():
+            if leaving.done() and not leaving.cancelled() and not leaving.exception():
                 raised = leaving.result()
                 _around.set(tuple(each for each in _around.get() if each is not raised))
 
@@ -593,6 +593,7 @@ class _Open:
     began: float = 0.0
     paused_s: float = 0.0
     """The seconds in which other regions were begun and ended."""
+    paused_until: float = 0.0
     paused_cpu_s: float = 0.0
     """The CPU seconds of all processes in that time."""
 
@@ -682,7 +683,7 @@ class _Observer:
                 f"the region {name} begins when its profile has ended; enter it within the block "
                 "of commbench.profile"
             )
-        with self._paused(raised):
+        with self._paused(raised, time.perf_counter()):
             self._attempt(self._switch)
             region = self._attempt(self._begin, name, raised)
         if region is not None:
@@ -694,8 +695,9 @@ class _Observer:
             if region is not None:
                 seconds = time.perf_counter() - region.began - region.paused_s
                 # Others may be recorded first, and their code goes on meanwhile.
+                began = time.perf_counter()
                 ended = self._attempt(self._read_end, region)
-                with self._paused(raised):
+                with self._paused(raised, began):
                     try:
                         if ended is not None:
                             self._attempt(self._finish, region, seconds, ended, str(raised))
@@ -704,28 +706,30 @@ class _Observer:
                     self._run.read_again(self._store.manifest)
 
     @contextmanager
-    def _paused(self, block: _Raised) -> Iterator[None]:
-        """Leave the duration of this out of the times of the regions around a block.
+    def _paused(self, block: _Raised, began: float) -> Iterator[None]:
+        """Leave the time since this began out of the times of the regions around a block.
 
         Those of another thread or task may go on meanwhile: while regions that are not around the
         block are open, their times are left as they are.
         """
-        began = time.perf_counter()
         with self._lock:
-            around = block.around or tuple(each.block for each in self._open[:1])
+            around = (*(each.block for each in self._open[:1]), *block.around)
             is_alone = all(each.block in (*around, block) for each in self._open)
             left_out = [
                 each for each in self._open
-                if each.block in around and each.block is not block
-                and (is_alone or each.block.owner == block.owner)
+                if each.block is not block
+                and (each.block.owner == block.owner or (is_alone and each.block in around))
             ]  # fmt: skip
             before = self._cpu() if left_out else {}
             yield
             after = self._cpu() if left_out else {}
             # Without a first reading, the second one says nothing.
             known = {process: spent for process, spent in after.items() if process in before}
+            now = time.perf_counter()
             for each in left_out:
-                each.paused_s += time.perf_counter() - began
+                # Waits for others that were recorded first overlap.
+                each.paused_s += now - max(began, each.paused_until)
+                each.paused_until = now
                 each.paused_cpu_s += _spent(before, known)
 
     def _cpu(self) -> dict[int | str, float]:
@@ -796,7 +800,7 @@ class _Observer:
         first = self._open[0].block
         around = block.around or next(
             (*each.block.around, each.block) for each in reversed(self._open)
-            if first in (*each.block.around, each.block)
+            if first in (*each.block.around, each.block) and each.block.owner == first.owner
         )  # fmt: skip
         return [each.number for each in self._open if each.block in (first, *around)][-1]
 

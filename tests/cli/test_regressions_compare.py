@@ -323,7 +323,7 @@ def test_a_run_that_lost_all_cases_is_status_1(form, old, broken):
         assert content["lost"] == ["merge over tcp", "merge over ucx"]
     else:
         assert (
-            "Lost: merge over tcp, merge over ucx: the second run has no good launch of it."
+            "Lost: merge over tcp, merge over ucx: no good launch in the second run."
             in result.stdout
         )
 
@@ -332,9 +332,7 @@ def test_a_case_that_is_lost_has_no_multiple_of_the_control(old, tmp_path):
     new = write(tmp_path, "new", records_of=CASES[:1])
     result = compare(old, new, "--control", "tcp")
     assert result.exit_code == 1
-    assert result.stdout.startswith(
-        "Lost: merge over ucx: the second run has no good launch of it."
-    )
+    assert result.stdout.startswith("Lost: merge over ucx: no good launch in the second run.")
 
 
 def test_a_case_of_which_all_launches_failed_in_one_run_fails(old, tmp_path):
@@ -351,7 +349,7 @@ def test_a_case_of_which_all_launches_failed_in_one_run_fails(old, tmp_path):
     new = write(tmp_path, "new", records=records, records_of=())
     result = compare(old, new)
     assert result.exit_code == 1
-    assert "Lost: merge over ucx: the second run has no good launch of it." in result.stdout
+    assert "Lost: merge over ucx: no good launch in the second run." in result.stdout
     assert "the second run: 6 of 12 launches failed" in " ".join(result.stdout.split())
 
 
@@ -360,7 +358,7 @@ def test_a_case_that_has_no_launch_in_the_second_run_fails(tmp_path):
     old = write(tmp_path, "old", cases=cases)
     result = compare(old, write(tmp_path, "new", cases=cases, records_of=cases[:1]))
     assert result.exit_code == 1
-    assert "Lost: my code over tcp: the second run has no good launch of it." in result.stdout
+    assert "Lost: my code over tcp: no good launch in the second run." in result.stdout
 
 
 def test_too_few_launches_for_a_verdict_are_named(tmp_path):

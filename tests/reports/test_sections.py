@@ -4,10 +4,10 @@ import builders
 import pytest
 
 from commbench.errors import ResultsError, UnavailableError, UnknownNameError
-from commbench.model import ClusterSpec, registry
+from commbench.model import USER_CODE, ClusterSpec, registry
 from commbench.reports import html, markdown, terminal
 from commbench.reports.html import pair_matrix
-from commbench.reports.sections import Section, Table, reading, sections
+from commbench.reports.sections import Section, Table, heading, reading, sections
 
 CASE = builders.case(launches=1, iterations=1)
 TABLE = Table("Fetches", ("worker", "number"), (("0", "17"),))
@@ -105,6 +105,14 @@ def test_unreadable_records_end_the_report(install, run, monkeypatch):
     monkeypatch.setattr(pair_matrix, "blocks", unreadable)
     with pytest.raises(ResultsError):
         html.render(run)
+
+
+@pytest.mark.parametrize(("host", "words"), [("node1", "· Some"), ("login", "· started on Some")])
+def test_the_heading_says_where_a_cluster_of_other_hosts_was_started(host, words):
+    case = builders.case(cluster=ClusterSpec(launcher=USER_CODE))
+    machine = {"host": {"name": host}, "cpu": {"model": "Some CPU"}}
+    run = builders.in_memory([case], [builders.place(case)], environment=machine)
+    assert words in heading(run)
 
 
 def test_a_check_that_fails_costs_its_warning_alone(recorded, installed):

@@ -270,7 +270,7 @@ def test_environment_whose_launches_all_fail_is_status_1(ab):
     ab.failing_blocks = (0, 1)
     result = ab(launches=2)
     assert result.exit_code == 1
-    assert result.stdout.startswith("Lost: merge over tcp: the head run has no good launch of it")
+    assert result.stdout.startswith("Lost: merge over tcp: no good launch in the head run")
     assert result.stderr.splitlines()[-1].startswith("it broke (")
     base, head = result.stdout.splitlines()[-2:]
     assert [path.rpartition("-")[2] for path in (base, head)] == ["base", "head"]

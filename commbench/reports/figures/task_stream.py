@@ -117,12 +117,12 @@ class Stream:
 
 def typical_stream(run: Run, case: Case) -> Stream | None:
     """Return the tasks and transfers of the typical iteration of `case`, or None without any."""
-    # Tasks of inner regions are not those of the outer one, which would seem idle.
-    if case.id in {*outer_regions(run)["case_id"]}:
-        return None
     if (typical := typical_sample(run, case)) is None:
         return None
     launch, iteration = int(typical.launch), int(typical.iteration)
+    # Tasks of inner regions are not those of the outer one, which would seem idle.
+    if iteration in {*outer_regions(run)["iteration"]}:
+        return None
     same = partial(iteration_rows, typical)
     bars = same(run.tasks)[["worker", "thread", "name", "action", "start_s", "stop_s"]]
     if not run.transfers.empty:

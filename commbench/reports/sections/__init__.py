@@ -13,11 +13,11 @@ import pandas as pd
 
 from commbench import stats
 from commbench.analysis.run import Run
-from commbench.analysis.warnings import may_be_remote
 from commbench.backends import parse
 from commbench.errors import CommbenchError, ResultsError, UnknownNameError
 from commbench.model import Manifest, registry
 from commbench.model.units import format_bandwidth, format_message_size, format_seconds
+from commbench.stats.links import is_elsewhere
 
 CHANNELS = {
     "gather": ("", "From the receivers' transfer logs"),
@@ -177,8 +177,7 @@ def heading(run: Run) -> str:
     manifest = run.manifest
     scale = manifest.suite.scale
     share = f" at {100 * scale:.3g} % of its full size" if scale < 1 else ""
-    is_remote = manifest.suite.cases and all(map(may_be_remote, manifest.suite.cases))
-    machine = "started on " * bool(is_remote) + stats.machine(manifest)
+    machine = "started on " * is_elsewhere(run) + stats.machine(manifest)
     return f"{manifest.suite.name}{share} · {started_at(manifest)} · {machine}"
 
 
