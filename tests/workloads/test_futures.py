@@ -1,5 +1,6 @@
 """Workloads of futures, the scheduler and memory."""
 
+import gc
 import itertools
 import time
 
@@ -57,6 +58,19 @@ def test_workers_move_the_same_bytes_in_each_iteration(client, kind, params, nby
         keys = [future.key for future in futures_of(result)]
         del result
         until_forgotten(client, keys)
+
+
+def test_results_in_a_cycle_of_references_are_released(client):
+    cycle = [client.submit(sum, [1, 2], pure=False)]
+    wait(cycle)
+    keys = [future.key for future in cycle]
+    cycle.append(cycle)
+    gc.disable()
+    try:
+        del cycle
+        until_forgotten(client, keys)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(

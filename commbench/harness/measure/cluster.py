@@ -9,6 +9,7 @@ when its kernels have been started.
 
 from __future__ import annotations
 
+import gc
 import json
 import time
 from collections import deque
@@ -33,6 +34,7 @@ from commbench.workloads.base import ClusterWorkload
 from commbench.workloads.device import wait_finished
 
 _FORGET_SECONDS = 30.0
+_COLLECT_SECONDS = 1.0
 
 
 def measure_cluster(
@@ -144,13 +146,17 @@ def until_forgotten(client: Any, keys: list[Any]) -> None:
     def n_known(keys: list[Any], dask_scheduler: Any) -> int:
         return sum(key in dask_scheduler.tasks for key in keys)
 
-    deadline = time.monotonic() + _FORGET_SECONDS
+    collect_at, deadline = (time.monotonic() + each for each in (_COLLECT_SECONDS, _FORGET_SECONDS))
     while (n_left := client.run_on_scheduler(n_known, keys)) > 0:
         if time.monotonic() > deadline:
             raise LaunchError(
                 f"the scheduler still holds {n_left} of {len(keys)} results {_FORGET_SECONDS:g} s "
                 "after they were released; the next iteration would not compute them"
             )
+        if time.monotonic() > collect_at:
+            # Futures in a cycle of references wait for the garbage collector.
+            gc.collect()
+            collect_at = deadline
         time.sleep(0.01)
 
 
