@@ -90,7 +90,7 @@ class AnonymousRecorder:
     def _label(self, noun: str, text: str) -> str:
         if not text or text in _KEPT_TEXTS.get(noun, ()) or (noun == "worker" and text.isdigit()):
             return text
-        if noun == "value" and text in _values_of_backends():
+        if noun == "value" and text in _backend_values():
             return text
         known = self._labels[noun]
         if text not in known:
@@ -102,11 +102,11 @@ class AnonymousRecorder:
 
 
 @cache
-def _values_of_backends() -> set[str]:
+def _backend_values() -> set[str]:
     """Return the values of variables that backends have or recommend: rules ask for them."""
     values = set[str]()
     for kind in registry.loadable("backend").values():
-        # A plug-in that fails costs its own values only.
+        # A plug-in that fails costs its values only.
         with suppress(Exception):
             for name, device in product((kind.head, kind().best), ("cpu", "gpu")):
                 words = backends.parse(name).settings(device).split()

@@ -441,8 +441,8 @@ class Context:
 
     def _leave(self, owner: Any, error: BaseException | None) -> _Raised:
         # Another thread may have entered this one meanwhile, or another task may leave it.
-        own = [each for each in self._entered if each[1].owner == owner]
-        context, raised = entered = [*self._entered[-1:], *own][-1]
+        theirs = [each for each in self._entered if each[1].owner == owner]
+        context, raised = entered = [*self._entered[-1:], *theirs][-1]
         self._entered.remove(entered)
         raised.error = error
         context.__exit__(None, None, None)

@@ -27,7 +27,7 @@ def shuffle_method(chosen: str, device: str) -> str:
     """
     if (chosen, device) == ("p2p", "gpu"):
         raise UsageError(
-            "Dask's P2P moves rows in host memory, whatever the backend; use --shuffle tasks"
+            "Dask's P2P moves rows in host memory over every backend; use --shuffle tasks"
         )
     default = "p2p" if device == "cpu" else "tasks"
     return default if chosen == "dask" else chosen

@@ -53,7 +53,7 @@ def _faster(case: CaseRecords) -> list[str]:
     They are those that were faster in this run, else those that it has not compared, or that were
     faster in too few launches for a verdict. On one host, and with data in its memory, backends
     get their best settings. Left out are backends that failed, the settings that the case has, and
-    settings that exclude a transport that its bytes took. Nothing replaces encryption, or transfers
+    settings that exclude a transport that its bytes used. Nothing replaces encryption, or transfers
     from GPU to GPU.
     """
     kinds = {name: kind for name, kind in registry.loadable("backend").items() if kind.is_fast}
