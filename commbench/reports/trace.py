@@ -38,11 +38,8 @@ def render(run: Run) -> str:
         If the run has no tasks.
     """
     events: list[_Event] = []
-    outer = {*stats.outer_regions(run)["iteration"]}
     for case in run.suite.cases:
-        sample = stats.typical_sample(run, case)
-        # Tasks of inner regions are not those of the outer one, which would seem idle.
-        if sample is not None and not (run.is_user_code and sample["iteration"] in outer):
+        if (sample := stats.typical_sample(run, case)) is not None:
             first_process = len({event["pid"] for event in events}) + 1
             events += _case(run, case, sample, first_process)
     if not events:

@@ -93,10 +93,12 @@ def typical_sample(
     """Return the sample of `case` that is nearest to its median, or None.
 
     Only samples with rows in the table `logged` count: by default that of tasks, or if there are
-    none, of transfers.
+    none, of transfers. Those of outer regions don't: without the tasks of the inner ones, they
+    would seem idle.
     """
     samples = run.measured
     samples = samples[(samples["case_id"] == case.id) & (samples["layer"] == "workload")]
+    samples = samples[~samples["iteration"].isin(outer_regions(run)["iteration"])]
     keys = ["case_id", "launch", "iteration"]
     if logged is None:
         logged = run.transfers if run.tasks.empty else run.tasks

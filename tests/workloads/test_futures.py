@@ -71,6 +71,8 @@ def test_results_in_a_cycle_of_references_are_released(client):
         until_forgotten(client, keys)
     finally:
         gc.enable()
+    known = client.run_on_scheduler(lambda dask_scheduler: list(dask_scheduler.tasks))
+    assert not {*keys} & {*known}
 
 
 @pytest.mark.parametrize(

@@ -141,9 +141,8 @@ def _describe_process() -> tuple[str, str, tuple[int, ...], float]:
 
     Those of its children that have ended are included: tasks may start programs.
     """
-    cpus, spent = tuple(os.sched_getaffinity(0)), os.times()
-    cpu_s = time.process_time() + spent.children_user + spent.children_system
-    return environment.kernel_id(), os.uname().nodename, cpus, cpu_s
+    cpus = tuple(os.sched_getaffinity(0))
+    return environment.kernel_id(), os.uname().nodename, cpus, _family_seconds()
 
 
 def measure_idle(

@@ -18,7 +18,7 @@ from commbench.analysis.run import Run
 from commbench.model import Case
 from commbench.model.units import format_seconds
 from commbench.reports.figures import style
-from commbench.stats import iteration_rows, outer_regions, typical_sample
+from commbench.stats import iteration_rows, typical_sample
 
 MAX_WORKERS = 32
 EDGES_UP_TO = 1000
@@ -120,9 +120,6 @@ def typical_stream(run: Run, case: Case) -> Stream | None:
     if (typical := typical_sample(run, case)) is None:
         return None
     launch, iteration = int(typical.launch), int(typical.iteration)
-    # Tasks of inner regions are not those of the outer one, which would seem idle.
-    if iteration in {*outer_regions(run)["iteration"]}:
-        return None
     same = partial(iteration_rows, typical)
     bars = same(run.tasks)[["worker", "thread", "name", "action", "start_s", "stop_s"]]
     if not run.transfers.empty:
