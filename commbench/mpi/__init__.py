@@ -31,4 +31,20 @@ and a connection is made by these:
 ``peer_failure``   keeps UCX from aborting when a peer dies
 ``receive_queue``  keeps UCX's queue in shared memory working when a sender dies
 =================  ==============================================================================
+
+When a peer dies, ``Control.connection_lost`` notices it by the end of their TCP connection:
+
+=======================  =========================================================================
+they connect             only this connection fails (``_failing`` in ``pairing``), and
+                         ``MPIConnector.connect`` raises ``CommClosedError``: Dask tries again
+messages are unread      ``Channel.on_lost`` waits ``GRACE_S`` for those that may have arrived
+a receive is under way   it fails if UCX has lost the peer (``n_failures`` in ``peer_failure``);
+                         else ``Receiver.abandon`` cancels it when the channel ends
+a send is under way      ``Sender.abandon`` parks it until MPI completes it: nothing withdraws it
+then                     ``Channel._end``: ``MPIComm.read`` and ``write`` raise ``CommClosedError``
+its shared memory        ``release_dead`` in ``pairs`` detaches it, and ``Senders`` in
+                         ``receive_queue`` skips a message that it only reserved, if they share no
+                         world
+it was a rank            the launcher ends the job
+=======================  =========================================================================
 """
