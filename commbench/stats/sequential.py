@@ -44,12 +44,12 @@ class Block:
 
 
 def next_block(run: Run) -> Block:
-    """Return the design of the next block of a run with at least one complete block."""
+    """Return the design of the next block of a run, from its launches that have ended."""
     rule, ends = run.manifest.stopping, run.ends
     typical_s = ends.groupby("case_id")["seconds"].median()
     whole = float(typical_s.sum())
     samples = run.measured
-    samples = samples[samples["layer"] == "workload"]
+    samples = samples[samples["layer"] == "workload"].merge(ends[["case_id", "launch"]])
     if rule is None or rule.fixed_iterations or samples.empty:
         return Block(None, whole)
     by_launch = samples.sort_values("iteration").groupby(["case_id", "launch"])

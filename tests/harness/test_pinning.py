@@ -1,11 +1,21 @@
+import time
+from collections import Counter
+
 import pytest
+from distributed import wait
 
 from commbench.harness import pinning
 from commbench.harness.measure.cluster import until_forgotten
-from commbench.harness.pinning import assign
+from commbench.harness.pinning import Assigned
 from commbench.launchers import members
 from commbench.workloads.device import persist_input
 from commbench.workloads.placement import rebalance
+
+
+def assign(graph, present, results, n_workers, fixed=None) -> dict:
+    """Return the worker of each task, if it is the first graph of an iteration."""
+    homes, _ = pinning.assign(graph, present, results, Assigned((0.0,) * n_workers), fixed)
+    return {key: worker for key, (_, (worker,)) in homes.items()}
 
 
 def shuffle(n_parts: int) -> dict:
@@ -51,6 +61,8 @@ def test_a_sum_with_the_transpose_runs_where_the_block_is():
         ({("c", 0): ["b"], ("c", 1): ["b", "a"]}, {"a": (8, [1])}, {}, [0, 1]),
         # Keys need not be tuples, and results may be unused.
         ({"c": [], "d": ["c"], ("unused", 0): ["c"]}, {}, {}, [0, 0, 0]),
+        # Indices need not be of one type.
+        ({("c", 0): [], ("c", "a"): []}, {}, {}, [0, 1]),
     ],
 )
 def test_a_task_follows_its_large_input(graph, present, fixed, expected):
@@ -65,6 +77,47 @@ def test_a_tree_of_sums_is_spread_over_the_workers():
     workers = assign(graph, {}, [("root", 0)], 4)
     assert [workers["node", i] for i in range(4)] == [0, 1, 2, 3]
     assert workers["root", 0] == 0
+
+
+@pytest.mark.parametrize("in_tuples", [True, False])
+def test_all_pairs_are_divided_evenly_whatever_their_keys_are(in_tuples):
+    inputs = {f"{side}-{n}": (8, [n // 2]) for side in "xy" for n in range(8)}
+    pairs = {f"pair-{i}-{j}": [f"x-{i}", f"y-{j}"] for i in range(8) for j in range(8)}
+    if in_tuples:
+        pairs = {("pair", *name.split("-")[1:]): deps for name, deps in pairs.items()}
+    workers = assign(pairs, inputs, list(pairs), 4)
+    assert set(Counter(workers.values()).values()) == {16}
+
+
+def test_graphs_of_one_task_take_turns_as_in_one_graph():
+    assigned, used = Assigned((0.0,) * 3), []
+    for n in range(7):
+        homes, assigned = pinning.assign({n: []}, {}, [n], assigned)
+        used.append(homes[n][1][0])
+    assert used == [0, 1, 2, 0, 1, 2, 0]
+    # Of several with the same two inputs, neither worker gets all.
+    present = {"a": (8, [0]), "b": (8, [1])}
+    assigned, used = Assigned((0.0,) * 3), []
+    for n in range(4):
+        homes, assigned = pinning.assign({n: ["a", "b"]}, present, [n], assigned)
+        used.append(homes[n][1][0])
+    assert used == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("pause_s", [0.0, 0.02])
+def test_submitted_tasks_are_spread_and_follow_inputs_that_are_not_ready(client, pause_s):
+    (*_, last) = client.nthreads()
+    for _ in range(3):
+        client.run_on_scheduler(pinning.activate, True)
+        sources = [client.submit(abs, -n, pure=False) for n in range(4)]
+        first = client.submit(abs, -1, pure=False, workers=[last])
+        time.sleep(pause_s)
+        after = [client.submit(abs, future, pure=False) for future in (*sources, first)]
+        wait(after)
+        client.run_on_scheduler(pinning.activate, False)
+        where = client.who_has([*sources, first, *after])
+        assert [where[f.key] for f in after] == [where[f.key] for f in (*sources, first)]
+        assert set(Counter(where[f.key][0] for f in sources).values()) == {2}
 
 
 def test_a_failure_to_pin_ends_the_launch(client):
@@ -90,7 +143,7 @@ def client(cluster):
 
 
 def workers_of(client, collection) -> dict:
-    from distributed import futures_of, wait
+    from distributed import futures_of
 
     client.run_on_scheduler(pinning.activate, True)
     result = client.persist(collection)
@@ -105,7 +158,6 @@ def workers_of(client, collection) -> dict:
 
 def test_results_are_on_the_same_workers_every_time(client):
     import dask.array as da
-    from distributed import wait
 
     x = client.persist(da.random.default_rng(1).random((40, 40), chunks=(10, 40)))
     wait(x)

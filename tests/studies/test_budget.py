@@ -209,6 +209,22 @@ def test_a_resumed_run_first_completes_its_interrupted_block(run, monkeypatch):
     assert load(path).ended_by == "time"
 
 
+@pytest.mark.parametrize("failing", ["", "merge svd"])
+@pytest.mark.parametrize("n_ends", [0, 1])
+def test_a_run_that_was_interrupted_in_its_first_launches_is_resumed(n_ends, failing, run):
+    _, path = run("--budget", 300)
+    lines = (path / "samples.jsonl").read_text().splitlines(keepends=True)
+    stop = [n for n, line in enumerate(lines) if '"LaunchEnd"' in line][n_ends]
+    assert '"Sample"' in "".join(lines[:stop])
+    cut = "".join(lines[:stop])
+    if failing:
+        cut = cut.replace('"ok":true', '"ok":false')
+    (path / "samples.jsonl").write_text(cut)
+    result = processes.invoke("run", "--resume", path, figures=())
+    assert result.exit_code == 0, result.output
+    assert min(Counter(end["case_id"] for end in ends(path)).values()) >= 3
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
