@@ -740,7 +740,7 @@ def _n_busy_threads(case: Case, layer: str) -> int:
 
 def _may_be_remote(case: Case) -> bool:
     """Return whether workers or a peer may be on other hosts, with other cores."""
-    if case.params.get("peer"):
+    if case.peer:
         return True
     try:
         return bool(registry.load("launcher", case.cluster.launcher).remote(case.cluster))

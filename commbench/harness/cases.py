@@ -62,9 +62,10 @@ def cases_for(
                 f"dask_config: {key} is {value!r}; it must be a text, a number, true, false or a "
                 "list of these"
             )
-        if name := kind.fixed_config.get(key):
+        if name := kind.fixed_config.get(key.replace("_", "-")):
+            option = name.replace("_", "-")
             raise UsageError(
-                f"{key} has no effect on {workload}: its parameter {name} decides (--{name})"
+                f"{key} has no effect on {workload}: its parameter {name} decides (--{option})"
             )
     launcher = registry.load("launcher", cluster.launcher)()
     parsed = [parse(name) for name in names]

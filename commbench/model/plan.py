@@ -261,6 +261,12 @@ class Case:
         return {f.name: f.metadata["least"] for f in fields(cls) if "least" in f.metadata}
 
     @property
+    def peer(self) -> str:
+        """The host, or the command, of the other of two processes; "" if it is on this host."""
+        # A user's function may have this keyword for something else.
+        return str(self.params.get("peer", "")) if "layers" in self.params else ""
+
+    @property
     def variant(self) -> str:
         """The backend and the settings in which the case differs from those compared with it.
 

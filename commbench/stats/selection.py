@@ -188,7 +188,7 @@ def case_labels(run: Run) -> dict[str, str]:
             for key, value in settings[case.id].items()
             if any(_text(peer.get(key)) != _text(value) for peer in peers)
         )
-        peer = case.params.get("peer")
+        peer = case.peer
         name = f"{case.workload} with {peer}" if peer else case.workload
         labels[case.id] = f"{name} ({apart})" if apart else name
     return labels

@@ -3,9 +3,9 @@
 The operation ``dot`` of dask-cuda's ``local_cupy``, which multiplies two arrays of uniform random
 numbers, 10,000 x 10,000 in chunks of 2,500 x 2,500; here one with its transpose, persisted before.
 
-Payload: ``x.nbytes = 8 * size**2`` bytes. A chunk is needed for ``size / chunk`` products, and as
-many are summed for a chunk of the result; each worker has a band of rows of x, and gets those of
-the others.
+Payload: ``x.nbytes = 8 * size**2`` bytes. With ``n = size / chunk``, a chunk is in ``2 * n - 1``
+products, and n of them are summed for a chunk of the result; each worker has a band of rows of x,
+and gets those of the others.
 """
 
 from __future__ import annotations

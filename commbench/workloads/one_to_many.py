@@ -7,8 +7,9 @@ are NumPy (or CuPy) arrays of random bytes.
 
 Payload: ``(W - 1) * size`` bytes for a broadcast to W workers, one of which has the array;
 ``W * arrays * size`` for the others. By Dask's default what is scattered or gathered goes by way of
-the scheduler, so that each byte crosses two connections; with ``direct`` it crosses one. Only what
-is broadcast moves between workers.
+the scheduler, so that each byte crosses two connections; with ``direct``, or Dask's setting
+``distributed.client.direct-to-workers``, it crosses one. Only what is broadcast moves between
+workers.
 """
 
 from __future__ import annotations
@@ -155,7 +156,7 @@ class Scatter(_ClientArrays):
 
     def compute(self, client: Any, graph: Any) -> Any:
         """Scatter the arrays, and return their futures."""
-        return [*client.scatter(graph, direct=self.params.direct).values()]
+        return [*client.scatter(graph, direct=self.params.direct or None).values()]
 
     def verify(self, client: Any, result: Any) -> None:
         """Compare the number of arrays on each worker, and every byte there."""
@@ -190,7 +191,7 @@ class Gather(_ClientArrays):
 
     def compute(self, client: Any, graph: Any) -> Any:
         """Gather the arrays, and return them."""
-        return client.gather(graph, direct=self.params.direct)
+        return client.gather(graph, direct=self.params.direct or None)
 
     def verify(self, client: Any, result: Any) -> None:
         """Compare every byte, in this process."""

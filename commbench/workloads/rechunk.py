@@ -47,7 +47,9 @@ class Rechunk(ArrayWorkload):
 
     name = "rechunk"
     summary = "an array gets other chunks, in one of four patterns"
-    fixed_config: ClassVar[Mapping[str, str]] = {"array.rechunk.method": "method"}
+    fixed_config: ClassVar[Mapping[str, str]] = {
+        "array.rechunk.method": "method", "array.chunk-size": "chunk_size",
+    }  # fmt: skip
     quick: ClassVar[Mapping[str, Any]] = {"size": 1 << 25, "chunk_size": 1 << 21}
 
     @dataclass(frozen=True, kw_only=True)
@@ -77,6 +79,15 @@ class Rechunk(ArrayWorkload):
             raise UsageError(
                 f"rechunk: size is {params.size} B; it must be at least {least or 8} B"
             )
+        before, after, factor, factor_after = _PATTERNS[params.pattern]
+        self.chunks = self._chunks(before, factor)
+        # As Dask does, which combines whole chunks.
+        self._after = self._chunks(after, factor_after, self.chunks)
+        if self.chunks == self._after:
+            raise UsageError(
+                f"rechunk: an array of {self.payload_bytes} B has the same chunks before and "
+                "after; make it larger, or the chunks smaller"
+            )
 
     def _chunks(
         self, chunks: tuple[Any, ...], factor: float, before: Any = None
@@ -88,19 +99,6 @@ class Rechunk(ArrayWorkload):
             chunks, self.shape, limit=limit, dtype="float64", previous_chunks=before
         )
         return normal
-
-    def prepare(self, client: Any) -> None:
-        """Create x on the workers."""
-        before, after, factor, factor_after = _PATTERNS[self.params.pattern]
-        self.chunks = self._chunks(before, factor)
-        # As Dask does, which combines whole chunks.
-        self._after = self._chunks(after, factor_after, self.chunks)
-        if self.chunks == self._after:
-            raise UsageError(
-                f"rechunk: an array of {self.payload_bytes} B has the same chunks before and "
-                "after; make it larger, or the chunks smaller"
-            )
-        super().prepare(client)
 
     def build(self) -> Any:
         """Return the lazy array of other chunks.

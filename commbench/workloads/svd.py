@@ -3,8 +3,9 @@
 The computation of the RAPIDS post on UCX on a DGX: ``dask.array.linalg.svd`` of a uniform random
 x, persisted before, in chunks that span all columns; x was 1,000,000 x 1,000 in chunks of 10,000
 rows there. Dask uses a direct tall-and-skinny QR decomposition (Benson, Gleich and Demmel, 2013):
-each chunk's R, ``columns**2`` numbers, goes to one worker, and a block of Q of that size comes
-back. There are many small messages, so their latency matters.
+each chunk's R, ``columns**2`` numbers, goes to one worker, in two steps where all together have
+more rows than a chunk, and a block of Q of that size comes back. There are many small messages, so
+their latency matters.
 
 Payload: ``x.nbytes = 8 * rows * columns`` bytes, the bytes that are decomposed. The messages are
 about ``2 * 8 * columns**2 * ceil(rows / chunk_rows)`` bytes, and x moves only if the scheduler

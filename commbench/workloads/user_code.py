@@ -6,20 +6,23 @@ launch, as a script runs in a process that ``multiprocessing`` starts, so that w
 
 Parameters: the keywords of the function with a number, a text or a boolean as default.
 
-The sample is the time of a call, until the futures and collections that it returns are computed.
+The sample is the time of a call, until the collections that it returns and the client's futures are
+computed.
 Its result is not verified, and its payload is not known.
 """
 
 from __future__ import annotations
 
 import ast
+import asyncio
 import gc
 import hashlib
 import importlib
 import os
 import runpy
 import sys
-from collections.abc import Iterator, Mapping, ValuesView
+from collections import deque
+from collections.abc import Collection, Iterator, Mapping, ValuesView
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, make_dataclass
 from importlib.machinery import PathFinder
@@ -115,7 +118,7 @@ class UserCode(ClusterWorkload):
     def compute(self, client: Any, graph: Any) -> Any:
         """Call the function, and return its result; persist the lazy collections in it, if any."""
         from dask.base import is_dask_collection
-        from distributed import Future
+        from distributed import Future, futures_of
 
         del graph
         with _explained(f"{self.source.function} of {self.source.name}", client):
@@ -133,9 +136,9 @@ class UserCode(ClusterWorkload):
                 continue
             if is_dask_collection(part):
                 lazy.append(part)
-            elif isinstance(part, list | tuple | set | frozenset | ValuesView):
+            elif isinstance(part, list | tuple | set | frozenset | deque | ValuesView):
                 unread += part
-            elif isinstance(part, dict):
+            elif isinstance(part, Mapping):
                 unread += part.values()
             elif is_dataclass(part) and not isinstance(part, type) and id(part) not in seen:
                 seen.add(id(part))
@@ -143,12 +146,29 @@ class UserCode(ClusterWorkload):
             else:
                 others.append(part)
         # Graphs with common tasks are submitted as one, as by `dask.compute`.
-        if lazy or any(isinstance(part, Future) for part in others):
-            return [*(client.persist(lazy) if lazy else ()), *others]
-        return result
+        if lazy:
+            others = [*client.persist(lazy), *others]
+        # An object of another class may have some, too.
+        others += _pending(client, {future.key for future in futures_of(others)})
+        return others if any(isinstance(each, Future) for each in others) or lazy else result
 
     def verify(self, client: Any, result: Any) -> None:
         """Do nothing: what the result should be is not known."""
+
+
+def _pending(client: Any, known: Collection[str]) -> list[Any]:
+    """Return the futures of a client that are neither finished nor known."""
+    from distributed import Future
+
+    def pending() -> list[Any]:
+        states = client.futures.copy().items()
+        return [key for key, state in states if state.status == "pending" and key not in known]
+
+    if not pending():
+        return []
+    # Futures that nobody has any more are released in the event loop.
+    client.sync(asyncio.sleep, 0)
+    return [Future(key, client) for key in pending()]
 
 
 @contextmanager
@@ -396,6 +416,11 @@ def _keywords(source: _Source, function: ast.FunctionDef) -> Mapping[str, Any]:
     defaults = (*given.defaults, *filter(None, given.kw_defaults))
     pairs = [*zip(names[n_required:], defaults, strict=True)]
     keywords = {}
+    floats = {
+        each.arg
+        for each in (*given.args, *given.kwonlyargs)
+        if each.annotation is not None and ast.unparse(each.annotation) == "float"
+    }
     # The client, and what is only positional, have no keyword.
     n_unnamed = max(len(given.posonlyargs), min(1, len(given.args)))
     for name, default in pairs[max(0, n_unnamed - n_required) :]:
@@ -405,5 +430,5 @@ def _keywords(source: _Source, function: ast.FunctionDef) -> Mapping[str, Any]:
             continue
         is_simple = type(value) in (int, float, bool, str)
         if is_simple and not name.startswith("_") and name != _SHA256:
-            keywords[name] = value
+            keywords[name] = float(value) if name in floats and type(value) is int else value
     return keywords

@@ -100,6 +100,11 @@ BAD = {
         + 'cluster.dask_config = {"array.rechunk.method" = "p2p"}',
         "no effect on rechunk", "--method",
     ),
+    "another spelling of such a key": (
+        MERGE.replace("merge", "rechunk")
+        + 'cluster.dask_config = {"array.chunk_size" = "1MiB"}',
+        "no effect on rechunk", "--chunk-size",
+    ),
     "a name that no variable has": (
         'cluster.env = {"UCX_TLS=tcp" = ""}\n' + MERGE, "'UCX_TLS=tcp' = '' is no variable",
     ),

@@ -3,6 +3,7 @@
 import gc
 import itertools
 import time
+from unittest.mock import MagicMock
 
 import pytest
 from distributed import futures_of, wait
@@ -184,3 +185,13 @@ def test_a_task_refuses_what_is_not_its_input(pattern):
 def test_parameters_out_of_range_are_refused(kind, params, message):
     with pytest.raises(UsageError, match=message):
         make(kind, **params)
+
+
+@pytest.mark.parametrize(("given", "passed"), [(False, None), (True, True)])
+@pytest.mark.parametrize("kind", [Scatter, Gather])
+def test_by_default_the_configuration_of_dask_chooses_the_way_of_arrays(kind, given, passed):
+    client, work = MagicMock(), make(kind, direct=given)
+    work._futures = []
+    work.compute(client, {})
+    (call,) = client.method_calls[:1]
+    assert call.kwargs["direct"] is passed

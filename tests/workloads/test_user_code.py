@@ -137,6 +137,15 @@ def test_keywords_are_what_can_be_given_by_name(write, parameters, names):
     assert [each.name for each in dataclasses.fields(params)] == ["sha256", *names]
 
 
+def test_a_whole_number_is_the_default_of_a_fraction(write, monkeypatch):
+    write("def main(client, share: float = 1, n: int = 2, *, rest: float = 0): pass")
+    suites = []
+    monkeypatch.setattr(run_command, "start", lambda suite, _, **__: suites.append(suite) or 0)
+    assert processes.invoke("run", "job.py", "--share", "0.5").exit_code == 0
+    (case,) = suites[0].cases
+    assert [case.params[name] for name in ("share", "n", "rest")] == [0.5, 2, 0.0]
+
+
 def test_keywords_keep_their_case_and_texts_their_units(write, monkeypatch):
     write("def main(client, N=1000, chunk_bytes='128MiB', timeout_s=1): pass")
     suites = []
@@ -219,13 +228,31 @@ def call(client, write, monkeypatch):
         ("{1: lazy(1, 3)}.values()", [6]),
         ("Factor(client.submit(local, 3))", [6]),
         ("Slotted(lazy(1, 3))", [6]),
+        ("deque([lazy(1, 3)])", [6]),
+        ("SimpleNamespace(x=client.submit(slow, 3))", [6]),
+        ("Other(client.map(slow, [3, 4]))", [6, 8]),
     ],
-    ids=["future", "lazy collection", "several", "generator", "values", "dataclass", "slots"],
-)
+    ids=[
+        "future", "lazy collection", "several", "generator", "values", "dataclass", "slots",
+        "deque", "namespace", "object",
+    ],
+)  # fmt: skip
 def test_a_result_is_computed_by_workers_that_get_functions_by_value(result, values, client, call):
     source = f"""
+        import time
+        from collections import deque
+        from types import SimpleNamespace
+
         import dask.array as da
         from dataclasses import dataclass
+
+        class Other:
+            def __init__(self, value):
+                self.value = value
+
+        def slow(number):
+            time.sleep(0.3)
+            return 2 * number
 
         @dataclass
         class Factor:
@@ -249,6 +276,17 @@ def test_a_result_is_computed_by_workers_that_get_functions_by_value(result, val
             return {result}
     """
     assert sorted(client.gather(futures_of(call(source)))) == values
+
+
+def test_a_future_that_nobody_has_is_not_awaited(call, client):
+    source = """
+        import time
+
+        def main(client):
+            client.submit(time.sleep, 20)
+            return 3
+    """
+    assert call(source) == 3
 
 
 def test_annotations_of_dataclasses_can_be_text(call):
