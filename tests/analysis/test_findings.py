@@ -422,13 +422,20 @@ def test_threads_that_sleep_in_tasks_of_a_busy_process_wait_for_the_gil():
     records = [*busy, *in_tasks]
     long = changed(busy, "loop", worker="0", long_turn_seconds=5.0)
     finding = found(case, records, {"cpu": {"usable_cores": 8}})["gil"]
-    # On four cores, 9.6 s of one thread after the other would take 2.4 s.
-    assert finding.effect.share == pytest.approx(0.72)
+    # On four cores, 9.6 s of one thread after the other would take 2.4 s, if they wait for the GIL.
+    assert (finding.effect.low, finding.effect.high) == pytest.approx((0.0, 0.72))
     assert finding.trials == ({"workers": "4", "threads": "1"},)
     handed_over = changed(busy, "tasks", worker="0", wait_seconds=4.0)
     finding = found(case, [*handed_over, *in_tasks], {"cpu": {"usable_cores": 8}})["gil"]
-    # On four cores, 9.6 s of one thread after the other would take 2.4 s.
-    assert finding.effect.share == pytest.approx(0.72)
+    assert finding.effect.high == pytest.approx(0.72)
+    # While the GIL is free, they wait for something else.
+    for seconds, share in ((9.6, 0.72), (2.0, 0.2 * 3 / 4)):
+        known = [
+            *records,
+            *(activity(case, "gil", "contention", seconds, launch=n) for n in range(6)),
+        ]
+        finding = found(case, known, {"cpu": {"usable_cores": 8}})["gil"]
+        assert finding.effect.share == pytest.approx(share)
     # Processes on one CPU save nothing.
     bound = case_of(n_threads=4, n_workers=1, placement=(Placement(cpus="3"),))
     own = [dataclasses.replace(each, case_id=bound.id) for each in records]
@@ -478,7 +485,16 @@ def test_threads_without_tasks_that_hold_the_gil_are_found():
         )
 
     finding = found(CASE, [*busy, *other("other", 5.0, 1.0)])["background-threads"]
-    assert finding.effect.share == pytest.approx((0.3 + 0.5) / 2)
+    assert finding.effect.share == pytest.approx((0.0 + 0.3 + 0.5) / 3)
+    for seconds, share in ((10.0, (0.3 + 0.5) / 2), (2.0, 0.2)):
+        known = [
+            *busy,
+            *other("other", 5.0, 1.0),
+            *launches(activity(CASE, "gil", "contention", seconds)),
+        ]
+        finding = found(CASE, known)["background-threads"]
+        assert finding.effect.share == pytest.approx(share)
+    finding = found(CASE, [*busy, *other("other", 5.0, 1.0)])["background-threads"]
     assert "use 0.5 cores of a worker; on one, tasks sleep 60% of the time" in finding.statement
     # Threads of libraries don't need the GIL, and Dask's threads use little.
     assert "background-threads" not in found(CASE, [*busy, *other("native", 5.0, 5.0)])
@@ -561,6 +577,26 @@ def test_compression_costs_its_time_less_that_of_the_saved_bytes(compress):
     )
 
 
+def test_the_effect_of_compression_is_unknown_where_some_data_are_nearly_empty():
+    # One in eleven takes less than compressing the average does.
+    moved, settings = [*fetches(CASE, 0.03, 10_000_000)], []
+    for n in range(1, 11):
+        moved += [
+            dataclasses.replace(
+                each, start_s=each.start_s + n * 0.5, stop_s=each.stop_s + n * 0.5 + 0.42
+            )
+            for each in fetches(CASE, 0.03, 10_000_000)
+        ]
+    settings += launches(
+        setting(CASE, "distributed.comm.compression", "lz4"), log_count(CASE),
+        builders.wire(CASE, 14_000_000, src="1", dst="0"),
+    )  # fmt: skip
+    spent = [("get-data", "compress", 1.2), ("gather-dep", "decompress", 0.8)]
+    records = [*iterations(CASE, activities=spent), *moved, *settings]
+    effect = found(CASE, records)["compression"].effect
+    assert effect.low == 0.0 < 0.2 <= effect.high
+
+
 @pytest.mark.parametrize(("nbytes", "rule"), [(1000, "small-messages"), (10**7, "bandwidth")])
 def test_waits_for_data_are_of_small_or_of_large_messages(nbytes, rule):
     both, few = (exchange(CASE, nbytes, n) for n in (200, 5))
@@ -624,6 +660,31 @@ def test_a_worker_with_most_of_the_work_is_named():
     for worker, remedy in (("1", "divide the step fit"), ("0", "divide the data evenly")):
         long = launches(task(CASE, 0, 8, name="fit", worker=worker))
         assert found(CASE, [*records, *long])["skew"].remedy.startswith(remedy)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "numbers", "remedy"),
+    [
+        # As many tasks that take twice as long, more tasks, and tasks one after the other.
+        ((2.0, 4.0), (40, 40), "see what slows it down (clock, cores, other programs): as many"),
+        ((2.0, 4.0), (20, 40), "divide the data evenly"),
+        ((0.0, 9.0), (0, 9), "see whether tasks need each other"),
+    ],
+)
+def test_a_slow_host_or_a_chain_of_tasks_is_no_uneven_data(seconds, numbers, remedy):
+    records = changed(iterations(CASE, tasks={"cpu_seconds": 1.0}), "tasks", cpu_seconds=9.0)
+    for launch in range(6):
+        for worker, total_s, n in zip("01", seconds, numbers, strict=True):
+            records += [
+                task(CASE, 100 * launch + k * total_s / n, 100 * launch + (k + 1) * total_s / n,
+                     worker=worker, launch=launch, key=f"fit-{worker}-{k}")
+                for k in range(n)
+            ]  # fmt: skip
+    records += launches(
+        activity(CASE, "execute", "thread-cpu", 9.0, worker="1"),
+        activity(CASE, "execute", "thread-cpu", 1.0, worker="0"),
+    )
+    assert found(CASE, records)["skew"].remedy.startswith(remedy)
 
 
 def test_shuffles_to_one_worker_are_unbalanced():

@@ -29,10 +29,12 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     spent_s = threads.groupby(_KEY, observed=True)["cpu_seconds"].sum()
     used = spent_s.reindex(workers.index, fill_value=0.0) / workers["wall_s"]
     # If gilknocker is installed, it is known how often the GIL is busy.
-    is_free = case.share("gil_s").median() < _CONTENDED
+    gil = case.share("gil_s")
+    is_free = gil.median() < _CONTENDED
     lost = np.minimum(workers["blocked_s"] / workers["wall_s"], used.where(used >= _LEAST, 0.0))
     by_window = lost.groupby(level=_WINDOW)
-    average, worst = by_window.mean(), by_window.max()
+    # While the GIL is free, nobody waits for it.
+    average, worst = np.fmin(by_window.mean(), gil), np.fmin(by_window.max(), gil)
     if is_free or not average.median() >= MIN_EFFECT:
         return
     busy = used.groupby(level=_WINDOW).max().median()
@@ -42,11 +44,11 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         f"{busy:.1f} cores of a worker; on one, tasks sleep "
         f"{blocked.groupby(level=_WINDOW).max().median():.0%} of the time, as for the GIL",
         evidence="threads: cpu_seconds of the role other; profile: blocked",
-        effect=case.effect(average, worst),
+        effect=case.effect(average, worst, *[0 * average] * bool(gil.isna().all())),
         remedy="find out what these threads do (py-spy dump --pid PID of a worker), and let them "
         "sleep, do less, or run in another process",
         doubt="threads of a pool that a task starts and waits for look the same; so may a lock"
-        + "; install gilknocker on the workers to tell" * bool(case.share("gil_s").isna().all()),
+        + "; install gilknocker on the workers to tell" * bool(gil.isna().all()),
     )
 
 

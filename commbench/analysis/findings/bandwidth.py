@@ -12,6 +12,9 @@ from commbench.model.units import format_bandwidth, format_bytes
 from commbench.stats import MIN_LAUNCHES
 from commbench.stats.selection import good_launches
 
+_COMPRESSED = 1.1
+"""The sizes that Dask estimates are less exact."""
+
 
 def find(case: CaseRecords) -> Iterator[Finding]:
     """Yield a finding if task threads await data, and most of that time large messages.
@@ -27,6 +30,9 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     large = log[log["nbytes"] >= SMALL_BYTES]
     rate = large["nbytes"].sum() / large["seconds"].sum()
     coding = case.activity("serialize", "deserialize", contexts=("gather-dep", "get-data")).median()
+    size = format_bytes(int(moved))
+    if case.compressed_by > _COMPRESSED:
+        size += f" ({format_bytes(int(moved / case.compressed_by))} compressed)"
     remedy, names = "move less: fewer columns, smaller types, an early filter", list[str]()
     doubt = "a fetch also lasts while sender and receiver are busy with other messages"
     # What a fetch makes a worker spill or read again is serialized, too.
@@ -37,8 +43,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         doubt += "; without RDMA, every backend uses TCP between hosts" * (not case.is_on_one_host)
     yield Finding(
         statement=f"task threads await data {awaited.median():.0%} of the time: "
-        f"{format_bytes(int(moved))} per iteration between workers, {format_bandwidth(rate)} in a "
-        "large transfer",
+        f"{size} per iteration between workers, {format_bandwidth(rate)} in a large transfer",
         evidence="transfers: nbytes, start_s, stop_s; profile: await data",
         effect=case.effect(awaited, 0 * awaited),
         remedy=remedy,

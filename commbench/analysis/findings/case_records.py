@@ -287,6 +287,12 @@ class CaseRecords:
         return len(self.tasks) / max(1, len(self.wall_s))
 
     @property
+    def compressed_by(self) -> float:
+        """The bytes in memory that workers fetched, for each that was on the wire; at least 1."""
+        coverage = self.rows(self.run.coverage)["coverage"].dropna()
+        return max(1.0, float(coverage.max())) if len(coverage) else 1.0
+
+    @property
     def small_share(self) -> float:
         """The share of messages below ``SMALL_BYTES`` in the duration of all; nan without any."""
         log = self.transfers

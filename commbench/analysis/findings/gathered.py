@@ -14,6 +14,7 @@ from commbench.model.units import format_bytes
 _LEAST = 10_000_000
 """The smallest number of bytes that is worth a finding."""
 _LARGE = 1_000_000
+_DIRECT = "distributed.client.direct-to-workers"
 _USUAL_BPS = 100e6
 """A low bandwidth, where there is no large fetch between workers to compare with."""
 
@@ -34,15 +35,19 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         return
     log = case.transfers[case.transfers["nbytes"] >= _LARGE]
     rate_Bps = (log["nbytes"] / log["seconds"]).median() if len(log) else _USUAL_BPS  # noqa: N806
+    # All of them together can't be faster than one.
+    rate_Bps = np.maximum(rate_Bps, sent / case.wall_s)  # noqa: N806 - the spelling of the unit
+    is_direct = case.case.params.get("direct") or case.case.cluster.dask_config.get(_DIRECT)
     idle = case.share("idle_s")
-    estimates = [np.minimum(idle, n * sent / rate_Bps / case.wall_s) for n in (1, 2)]
+    ways = (1,) if is_direct else (1, 2)
+    estimates = [np.minimum(idle, n * sent / rate_Bps / case.wall_s) for n in ways]
     yield Finding(
         statement=f"{format_bytes(int(sent.median()))} go from workers to the client, all through "
         "its one process",
         evidence="wire: nbytes from workers to others; profile: idle",
         effect=case.effect(*estimates),
-        remedy="keep results on the cluster: reduce or write them there, or persist and use them; "
-        "or, if the client can reach all workers, set distributed.client.direct-to-workers: true",
+        remedy="keep results on the cluster: reduce or write them there, or persist and use them"
+        + f"; or, if the client can reach all workers, set {_DIRECT}: true" * (not is_direct),
         doubt="connections between workers that were busy when the recording began count as well",
     )
 

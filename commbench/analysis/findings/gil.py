@@ -38,10 +38,12 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     n_workers = case.n_workers
     bound = (len(cores.parse(each.cpus)) for each in case.case.cluster.placement if each.cpus)
     side_by_side = np.fmin.reduce([n_threads, case.n_cores / n_workers, *bound])
-    # What one thread after the other computes takes a part of the time on several cores.
-    serial = case.share("compute_s", "other_cpu_s") * n_threads
+    # What one thread after the other computes takes a part of the time on several cores. While the
+    # GIL is free, nobody waits for it.
+    serial = np.fmin(case.share("compute_s", "other_cpu_s") * n_threads, case.share("gil_s"))
     waits = case.share(*WAITS)
     saved = np.minimum(serial * max(0.0, 1 - 1 / side_by_side), waits)
+    is_known = case.share("gil_s").notna().any()
     limit = memory_limit(case.case.cluster, 0.0)
     less = f"{limit // n_threads}B" if isinstance(limit, int) else f"{limit / n_threads:g}"
     memory = {"memory_limit": less} if limit else {}
@@ -49,7 +51,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         statement=f"the {n_threads} threads of a worker use {on_cores.median():.1f} cores "
         f"together; each sleeps in tasks {blocked.median():.0%} of the time, as for the GIL",
         evidence="profile: blocked, compute",
-        effect=case.effect(saved),
+        effect=case.effect(saved) if is_known else case.effect(saved, 0 * saved),
         remedy="use processes instead of threads: "
         f"n_workers={n_workers * n_threads}, threads_per_worker=1 (dask worker: --nthreads 1)",
         doubt=f"each process has 1/{n_threads} of the memory, and what threads shared is sent; a "

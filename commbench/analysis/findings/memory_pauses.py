@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from commbench.analysis.findings import CaseRecords, Rule
+from commbench.analysis.findings import CaseRecords, Rule, preparation, scheduler, small_messages
 from commbench.model import Finding
 
 
@@ -26,12 +26,15 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     )
     # Tasks that run go on, so that only threads without one lose time.
     unused = [case.share("data_s", "idle_s", how=how) for how in ("mean", "max")]
+    # Rules that advise larger ones.
+    larger = (preparation.RULE, scheduler.RULE, small_messages.RULE)
     yield Finding(
         statement=f"workers begin no task {mean.median():.0%} of the time, because their memory "
         "is full",
         evidence="spills: paused_seconds",
         effect=case.effect(np.minimum(mean, unused[0]), np.minimum(most, unused[1])),
-        remedy="make smaller pieces, or take fewer workers or threads with the same memory in all",
+        remedy="make smaller pieces, or " * (not any(map(case.findings, larger)))
+        + "take fewer workers or threads with the same memory in all",
         doubt="memory that the allocator keeps counts, too: see MALLOC_TRIM_THRESHOLD_ in Dask's "
         "documentation",
     )

@@ -9,6 +9,8 @@ import numpy as np
 from commbench.analysis.findings import (
     CaseRecords,
     Rule,
+    blocked_loop,
+    memory_pauses,
     preparation,
     scheduler,
     small_messages,
@@ -27,9 +29,9 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     costs is left to ``skew``.
     """
     n_threads = case.n_workers * case.case.cluster.threads_per_worker
-    # A scheduler that can't keep up, and a disk that blocks workers' loops, are other causes.
-    elsewhere = any(map(case.findings, (scheduler.RULE, spilling.RULE)))
-    if n_threads < 2 or case.tasks.empty or elsewhere:
+    # A scheduler that can't keep up, and workers that don't start tasks, are other causes.
+    others = (scheduler.RULE, spilling.RULE, memory_pauses.RULE, blocked_loop.RULE)
+    if n_threads < 2 or case.tasks.empty or any(map(case.findings, others)):
         return
     in_tasks, busiest = (
         case.share("compute_s", "queue_s", "blocked_s", how=how) for how in ("mean", "max")

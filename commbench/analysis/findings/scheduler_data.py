@@ -30,7 +30,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         evidence="profile: messages of the scheduler, idle of the workers; tasks",
         effect=case.effect(np.minimum(case.share("idle_s"), rest)),
         remedy="keep data out of graphs and of arguments of tasks: load them in tasks, or send "
-        "them to the workers once, by client.scatter(data, broadcast=True)",
+        "them to the workers once, by client.scatter(data, direct=True) if it can reach them",
         doubt="queues, locks, events, published data and other clients keep the scheduler busy, "
         "too",
     )

@@ -9,6 +9,8 @@ from commbench.model import Finding
 
 _LEAST = 0.15
 """The smallest effect: a few tasks can't be divided evenly between workers."""
+_SLOWER = 1.3
+"""How many times as long the tasks of a slow host take, at least."""
 _IN_TASKS = ("compute_s", "queue_s", "blocked_s")
 
 
@@ -33,6 +35,16 @@ def find(case: CaseRecords) -> Iterator[Finding]:
             worker = _busiest(case, parts)
             if "compute_s" in parts and (name := _long_task(case, worker, saved.share)):
                 remedy = f"divide the step {name}: one task of it takes most of that time"
+            elif "compute_s" in parts and (times := _slowness(case, worker)) > _SLOWER:
+                remedy = (
+                    f"see what slows it down (clock, cores, other programs): as many tasks take "
+                    f"{times:.1f} times as long there; or divide the data evenly, if its are larger"
+                )
+            elif "compute_s" in parts and _is_chain(case):
+                remedy = (
+                    "see whether tasks need each other: hardly more than one runs at once; make "
+                    f"steps that are independent, or {remedy}"
+                )
             who = f"worker {worker}" if worker else "one worker, another each time,"
             yield Finding(
                 statement=f"{who} is {what} {most.median():.0%} of the time, and "
@@ -54,6 +66,38 @@ def _long_task(case: CaseRecords, worker: str, share: float) -> str:
     more_s = more_s.groupby(level="name").median() / case.case.cluster.threads_per_worker
     most = more_s.max()
     return str(more_s.idxmax()) if most >= share * case.wall_s.median() else ""
+
+
+def _slowness(case: CaseRecords, worker: str) -> float:
+    """Return how many times as long a worker's tasks take as the same tasks of the others.
+
+    It is 1 if the worker has other tasks, or more of them than the others.
+    """
+    if case.tasks.empty:
+        return 1.0
+    tasks = case.tasks.astype({"name": "str", "worker": "str"})
+    by_worker = (
+        tasks.groupby(["name", "worker"])["seconds"].agg(["size", "median"]).unstack("worker")
+    )
+    if worker not in by_worker["size"]:
+        return 1.0
+    numbers, seconds = (by_worker[each].drop(columns=worker) for each in ("size", "median"))
+    n, usual_n = by_worker["size"][worker].fillna(0), numbers.fillna(0).mean(axis=1)
+    usual_s = seconds.median(axis=1)
+    if n.sum() > 1.2 * usual_n.sum():
+        return 1.0
+    known = usual_s.notna() & (n > 0)
+    expected_s = (n * usual_s)[known].sum()
+    spent_s = (n * by_worker["median"][worker])[known].sum()
+    return float(spent_s / expected_s) if expected_s > 0 else 1.0
+
+
+def _is_chain(case: CaseRecords) -> bool:
+    """Return whether one task of the cluster runs at a time, nearly always."""
+    if not case.n_tasks > case.n_workers:
+        return False
+    total_s = case.tasks.groupby(["launch", "iteration"])["seconds"].sum()
+    return bool((total_s / case.busy_s(case.tasks, "launch", "iteration")).median() < 1.1)
 
 
 def _busiest(case: CaseRecords, parts: tuple[str, ...]) -> str:
