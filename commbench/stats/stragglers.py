@@ -85,10 +85,11 @@ def slow_pairs(run: Run, *, both_ways: bool = False) -> pd.DataFrame:
 
     Pairs with three transfers or more are compared with those of the same case, channel and class
     of link, or with the rate that the run expects of that class, but not those whose transfers have
-    another size. Where P2P batches of a pair overlap, their rate together replaces the median.
+    another size. Where P2P batches of pairs overlap, their rate together replaces the median.
     Where rounds have measured all pairs, those that were measured alone, too, must be slow there,
-    too: take ``MIN_SLOWDOWN`` times as long as expected, or as pairs of the class alone. Others had
-    to share something in the round.
+    too: take ``MIN_SLOWDOWN`` times as long as expected, or as pairs of the class alone. (Where no
+    other pair of the class was measured alone, it is as much faster than in rounds as the others.)
+    Others had to share something in the round.
 
     Parameters
     ----------
@@ -128,12 +129,14 @@ def slow_pairs(run: Run, *, both_ways: bool = False) -> pd.DataFrame:
 def comparable(run: Run) -> pd.DataFrame:
     """Return names and ``q50_Bps`` of the pairs that can be compared with others of their group.
 
-    Of pairs whose P2P batches overlap, ``q50_Bps`` is ``busy_Bps``.
+    Where P2P batches of pairs overlap, ``q50_Bps`` is ``busy_Bps``.
     """
     known = run.pairs[[*_NAMES, "n", "n_untimed", "bytes", "busy_Bps", "concurrency"]]
     enough = known["n"] - known["n_untimed"] >= MIN_TRANSFERS
     known = known[(known["q50_Bps"] > 0) & enough]
-    known = known.assign(q50_Bps=known["q50_Bps"].mask(_overlap(known), known["busy_Bps"]))
+    known = known.assign(
+        q50_Bps=known["q50_Bps"].mask(_overlap(run.pairs)[known.index], known["busy_Bps"])
+    )
     known = without_repeats(known)
     # A small transfer is mostly latency, so that its rate is lower on the same link.
     size = known["bytes"] / known["n"]
@@ -148,25 +151,34 @@ def without_repeats(pairs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _overlap(pairs: pd.DataFrame) -> pd.Series[bool]:
-    """Return a mask of the pairs with batches that share a link, so each has a part of its rate."""
-    return (pairs["channel"] == "p2p") & (pairs["concurrency"] >= _MAX_CONCURRENCY)
+    """Return a mask of the pairs in groups where batches share a link: each has a part of its rate.
+
+    That is one measure for all that are compared: without overlap, both are the same.
+    """
+    batches = pairs[pairs["channel"] == "p2p"]
+    most = batches.groupby(_GROUP, observed=True)["concurrency"].transform("max")
+    return (most >= _MAX_CONCURRENCY).reindex(pairs.index, fill_value=False)
 
 
 def _is_slow_again(table: pd.DataFrame, run: Run) -> pd.Series[bool]:
     """Return a mask of the rows whose cause is slow alone, too, or was not measured alone."""
     names = [*_GROUP, "src", "dst", "q50_Bps"]
-    rates = run.pairs.loc[run.pairs["channel"].isin([ALONE, AGAIN]), names]
+    rates = run.pairs.loc[run.pairs["channel"].isin([ALONE, AGAIN, ROUNDS]), names]
     rates = rates.astype(dict.fromkeys(names[:-1], "str"))
     slow = pd.MultiIndex.from_frame(table.loc[table["kind"] != "all", ["case_id", "src", "dst"]])
     ordinary = ~pd.MultiIndex.from_frame(rates[["case_id", "src", "dst"]]).isin(slow)
-    alone = rates[ordinary & (rates["channel"] == ALONE)]
-    alone = alone.groupby(["case_id", "link"])["q50_Bps"].median()
+    usual = rates[ordinary].groupby(["channel", "case_id", "link"])["q50_Bps"].median()
+    alone, together = (usual[usual.index.get_level_values(0) == each] for each in (ALONE, ROUNDS))
+    alone, together = alone.droplevel(0), together.droplevel(0)
+    # Few pairs are measured alone in each iteration.
+    alone = alone.reindex(together.index.union(alone.index))
+    faster = (alone / together).groupby(level="case_id").transform("median")
+    alone = alone.fillna(together * faster)
     again = rates[rates["channel"] == AGAIN].set_index(["case_id", "src", "dst"])["q50_Bps"]
     rows = table.join(alone.rename("alone"), ["case_id", "link"])
     rows = rows.join(again.rename("again"), ["case_id", "src", "dst"])
     expected = rows["link"].map(run.manifest.expected_Bps).astype(float)
-    limit = rows["alone"].fillna(rows["typical_Bps"])
-    limit = limit.mask(np.isclose(rows["typical_Bps"], expected), expected)
+    limit = rows["alone"].mask(np.isclose(rows["typical_Bps"], expected), expected)
     slower = limit / rows["again"].mask(rows["kind"] == "all", rows["alone"])
     slower = slower.groupby([rows[name] for name in (*_GROUP, "cause")])
     is_slow: pd.Series[bool] = ~(slower.transform("median") < MIN_SLOWDOWN)
@@ -399,7 +411,7 @@ def _logs_by_launch(
     # Workers of other classes have the number 0.
     numbers = np.full(n * n, -1, dtype=np.int32)
     numbers[(src + 1) * n + dst + 1] = np.arange(len(group))
-    overlap = _overlap(run.pairs[["channel", "concurrency"]].loc[group.index]).to_numpy()
+    overlap = _overlap(run.pairs)[group.index].to_numpy()
     launches = log["launch"].unique()
     logs = np.full((len(launches), len(group)), np.nan)
     for number, launch in enumerate(launches):

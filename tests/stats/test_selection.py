@@ -38,6 +38,16 @@ def test_launches_of_fewer_than_40_samples_keep_them(n):
 
 
 @pytest.mark.parametrize(
+    ("n", "n_slow", "n_expected"),
+    [(50, 20, 20), (59, 20, 20), (44, 20, 20), (50, 25, 0), (43, 21, 0), (42, 21, 0), (60, 30, 0)],
+)
+def test_what_is_left_of_the_first_half_is_a_window_too(n, n_slow, n_expected):
+    values = noise(n)
+    values[:n_slow] *= 3
+    assert n_warmup(values) == n_expected
+
+
+@pytest.mark.parametrize(
     "values",
     [
         (1 + 1e-3 * noise(400)) * np.repeat([1.04, 1], [100, 300]),

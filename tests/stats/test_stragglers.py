@@ -93,6 +93,45 @@ def test_overlapping_batches_count_together(overlap, recorded):
     assert slow(recorded, case, run)["factor"].tolist() == pytest.approx([6, 6], rel=0.1)
 
 
+def test_batches_that_overlap_a_little_less_are_compared_by_the_same_measure(recorded):
+    case, dice = builders.case(n_workers=4), np.random.default_rng(0)
+    records = []
+    for launch in range(6):
+        for src, dst in itertools.permutations("0123", 2):
+            overlap, start_s = 1.45 if (src, dst) == ("0", "1") else 1.65, 0.0
+            for _ in range(30):
+                stop_s = start_s + 0.01 * dice.lognormal(0, 0.1)
+                records.append(
+                    builders.transfer(case, start_s, stop_s, 10**6, src=src, dst=dst,
+                                      launch=launch, channel="p2p")
+                )  # fmt: skip
+                start_s += 0.01 / overlap
+    assert slow(recorded, case, records).empty
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_link_of_a_class_without_others_alone_is_compared_with_rounds(seed, recorded):
+    # In rounds all links have 40 % of their rate; of the rack no other is alone.
+    case, dice = builders.case("tcp", "links", n_workers=7), np.random.default_rng(seed)
+    records = []
+    for src, dst in itertools.permutations("0123456", 2):
+        is_slow, is_local = {src, dst} == {"0", "1"}, {src, dst} <= {*"012"}
+        for channel, share in (("rounds", 0.4), ("alone", 1.0), ("again", 1.0)):
+            if channel == "again" and not is_slow:
+                continue
+            if channel == "alone" and is_local:
+                continue
+            for k in range(6):
+                seconds = 0.1 / share * (2.2 if is_slow else 1) * dice.lognormal(0, 0.03)
+                records.append(
+                    builders.transfer(case, 10 * k, 10 * k + seconds, 10**7, src=src, dst=dst,
+                                      channel=channel, iteration=k)
+                )  # fmt: skip
+    places = [builders.place(case, w, host=w, host_id=w) for w in "0123456"]
+    run = recorded([case], [*places, *records, builders.end(case)], racks={"a": tuple("012")})
+    assert named(run.slow_pairs) == {("link", "between workers 0 on 0 and 1 on 1")}
+
+
 @pytest.mark.parametrize("n_workers", [4, 5, 12])
 @pytest.mark.parametrize(
     ("kind", "cause", "ends"),
