@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commbench.backends.base import STAGED, Backend, Transport, Unavailability
+from commbench.machine.gpu import in_use
 
 if TYPE_CHECKING:
     from commbench.backends.endpoints import Endpoints, Tool
@@ -38,11 +39,8 @@ class TcpBackend(Backend):
     @staticmethod
     def transport(comm: Any) -> Transport:
         """Return the network interface that the socket uses."""
-        # Importing this module must not take time: `commbench list` imports all backends.
-        from commbench.machine import gpu
-
         used = _route(comm)
-        if not gpu.in_use():
+        if not in_use():
             return used
         # Sockets take host memory only.
         return Transport(used.name + STAGED, f"{used.evidence}; GPU memory is copied to the host")

@@ -839,7 +839,8 @@ class _Observer:
             self._emit(use)
         self._switch()
         few: list[Record] = []
-        few += timing.spills(region.launch, sample, region.spilled, self._cluster)
+        # The sample of an outer region is without the time in which others were recorded.
+        few += timing.spills(region.launch, sample, region.spilled, self._cluster, elapsed_s)
         if region.profiler is not None:
             few += region.profiler.records(region.launch, region.number)
         for record in few:

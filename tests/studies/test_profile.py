@@ -28,6 +28,7 @@ import pytest
 from distributed import Client, LocalCluster, wait
 from distributed.comm import Comm, CommClosedError
 from distributed.comm.inproc import InProc
+from distributed.core import Status
 from distributed.deploy import Cluster
 from distributed.metrics import context_meter
 from spinning import spin
@@ -672,6 +673,46 @@ def test_a_profile_that_is_cancelled_while_it_begins_is_left(tmp_path, monkeypat
         return run
 
     assert len(asyncio.run(work()).tasks) == 1
+
+
+def test_of_two_records_in_one_loop_none_has_wrong_counts(tmp_path):
+    async def work():
+        options = QUIET | {"n_workers": 1, "asynchronous": True}
+        async with (
+            LocalCluster(**options) as one, LocalCluster(**options) as two,
+            Client(one, asynchronous=True) as a, Client(two, asynchronous=True) as b,
+            commbench.profile(a, "a", output=tmp_path) as outer,
+        ):  # fmt: skip
+            for n in range(20):
+                await a.submit(abs, n, pure=False)
+            # Its end stops the counters of the loop, which both have.
+            async with commbench.profile(b, "b", output=tmp_path) as inner:
+                await b.submit(abs, 1, pure=False)
+            await a.submit(abs, 3, pure=False)
+        return outer, inner
+
+    outer, inner = asyncio.run(work())
+    assert {*outer.threads["worker"]} == {"0"}
+    assert {*inner.threads["worker"]} == {"0", "scheduler"}
+    assert outer.failures.empty
+
+
+def test_a_pause_of_a_worker_counts_in_all_regions_around_it(started, tmp_path):
+    def switch(name, dask_worker):
+        dask_worker.status = Status[name]
+
+    with commbench.profile(started, "outer", output=tmp_path) as run:
+        for _ in range(4):
+            with run.region("inner"):
+                wait(started.submit(time.sleep, 0.05, pure=False))
+        with run.region("last"):
+            (address, *_) = started.nthreads()
+            started.run(switch, "paused", workers=[address])
+            time.sleep(0.2)
+            started.run(switch, "running", workers=[address])
+    paused_s = run.spills.set_index("workload")["paused_seconds"]
+    assert {*paused_s.index} == {"outer", "last"}
+    assert paused_s["outer"] == pytest.approx(paused_s["last"], rel=0.05)
 
 
 def test_the_process_of_scheduler_and_client_is_recorded_once(recorded):

@@ -200,17 +200,20 @@ def collect(
 
 
 def spills(
-    launch: Launch, sample: Sample, before: dict[str, tuple[int, int]], cluster: RunningCluster
+    launch: Launch,
+    sample: Sample,
+    before: dict[str, tuple[int, int]],
+    cluster: RunningCluster,
+    elapsed_s: float | None = None,
 ) -> Iterator[Record]:
     """Yield the spills since ``spill_counters.written`` returned `before`.
 
-    Their pauses count within the `sample`.
+    Their pauses count within the `sample`, or if it is less, within the time that has elapsed.
     """
     client, known, began_s = cluster.client, cluster.known_names, sample.started_at_s
+    ended_s = began_s + (sample.seconds if elapsed_s is None else elapsed_s)
     written = client.run(spill_counters.written)
-    paused_s = client.run_on_scheduler(
-        spill_counters.paused, [*known], began_s, began_s + sample.seconds
-    )
+    paused_s = client.run_on_scheduler(spill_counters.paused, [*known], began_s, ended_s)
     # Of a worker that was killed, only the scheduler knows something.
     for address in {**written, **paused_s}:
         n_values_before, nbytes_before = before.get(address, (0, 0))

@@ -198,6 +198,7 @@ class TurnCounter:
     def __init__(self, loop: Any) -> None:
         self.n_turns, self.n_long, self.long_seconds = 0, 0, 0.0
         self.long_turns: deque[tuple[float, float]] = deque(maxlen=_MAX_LONG_TURNS)
+        self._n_seen: dict[str, int] = {}
         self._selector = getattr(loop, "_selector", None)
         if self._selector is None:
             return
@@ -217,6 +218,12 @@ class TurnCounter:
             return events
 
         self._selector.select = counted
+
+    def new_turns(self, reader: str) -> list[tuple[float, float]]:
+        """Return the last long turns since the last call of a reader; none at its first one."""
+        n_new = self.n_long - self._n_seen.get(reader, self.n_long)
+        self._n_seen[reader] = self.n_long
+        return [*self.long_turns][-n_new:] if n_new else []
 
     def close(self) -> None:
         """Restore the loop's selector."""
@@ -314,15 +321,17 @@ def stop() -> None:
         counter.close()
 
 
-def read(times: bool, dask_worker: Any = None) -> str:
+def read(times: bool, reader: str = "", dask_worker: Any = None) -> str:
     """Return this process's counters as JSON; runs in the event loop's thread.
 
     Returns
     -------
-    {"pid": int, "clock": s, "cpu": s, "delay": s, "n_turns": int, "n_long": int, "long_seconds": s,
-    "long_turns": [[s, s], ...], "n_task_threads": int, "roles": {thread id: role},
-    "totals": [[context, label, s], ...], "times": {thread id: [s, s]}}
-        What has to be added to this process's clock to have the scheduler's is ``delay``.
+    {"pid": int, "counted_by": int, "clock": s, "cpu": s, "delay": s, "n_turns": int,
+    "n_long": int, "long_seconds": s, "long_turns": [[s, s], ...], "n_task_threads": int,
+    "roles": {thread id: role}, "totals": [[context, label, s], ...],
+    "times": {thread id: [s, s]}}
+        What has to be added to this process's clock to have the scheduler's is ``delay``. The
+        ``long_turns`` are those since the last call of this `reader`; without one there are none.
         The roles of Python's threads, and if `times`, those of ``thread_seconds``.
     """
     # Dask may pass a scheduler by this name.
@@ -332,13 +341,14 @@ def read(times: bool, dask_worker: Any = None) -> str:
     return json.dumps(
         {
             "pid": os.getpid(),
+            "counted_by": id(turns),
             "clock": time.perf_counter(),
             "cpu": time.process_time(),
             "delay": worker.scheduler_delay if worker is not None else 0.0,
             "n_turns": turns.n_turns if turns is not None else 0,
             "n_long": turns.n_long if turns is not None else 0,
             "long_seconds": turns.long_seconds if turns is not None else 0.0,
-            "long_turns": [*turns.long_turns] if turns is not None else [],
+            "long_turns": turns.new_turns(reader) if turns is not None and reader else [],
             "n_task_threads": worker.state.nthreads if worker is not None else 0,
             "roles": {
                 thread.native_id: "loop" if thread.native_id == thread_id else _role(thread.name)
@@ -408,6 +418,7 @@ class Profiler:
 
     def __init__(self, cluster: RunningCluster) -> None:
         self._cluster = cluster
+        self._name = f"{cluster.client.id} {id(self)}"
         self._ask(start)
         # That of the scheduler is ahead of this process's clock.
         self.offset_s = scheduler_offset(cluster)
@@ -418,13 +429,13 @@ class Profiler:
 
     def begin(self) -> None:
         """Read the counters; the iteration begins when this returns."""
-        self._before = self._readings(kernel_first=False)
+        self._before = self._readings(self._name, kernel_first=False)
         self._began_at_s = time.time() + self.offset_s
 
     def end(self) -> None:
         """Read the counters; the iteration has ended."""
         self._ended_at_s = time.time() + self.offset_s
-        self._after = self._readings(kernel_first=True)
+        self._after = self._readings(self._name, kernel_first=True)
 
     def records(self, launch: Launch, iteration: int) -> Iterator[Record]:
         """Measure the idle cluster for a moment, and yield the records of the profile."""
@@ -439,9 +450,13 @@ class Profiler:
         for name, after in self._after.items():
             if name == "client" and self._is_shared:
                 continue
-            pids = {each[name].counters["pid"] if name in each else None for each in readings}
-            if len(pids) > 1:
-                # A worker has joined, left or been restarted.
+            names = ("pid", "counted_by")
+            counters = {
+                tuple(map(each[name].counters.get, names)) if name in each else None
+                for each in readings
+            }
+            if len(counters) > 1:
+                # A worker has joined, left or been restarted, or another record in its loop ended.
                 continue
             before = self._before[name]
             seconds, roles = _spent(before, after)
@@ -503,11 +518,14 @@ class Profiler:
         cluster = self._cluster
         return {cluster.names.get(member, member) for member in cluster.remote_members}
 
-    def _readings(self, *, kernel_first: bool) -> dict[str, _Reading]:
-        """Read all counters, the kernel's first or last, closest to the iteration."""
+    def _readings(self, reader: str = "", *, kernel_first: bool) -> dict[str, _Reading]:
+        """Read all counters, the kernel's first or last, closest to the iteration.
+
+        Without a `reader` no long turns, of which there may be many.
+        """
         times = self._times() if kernel_first else {}
         cluster = self._cluster
-        answers = self._ask(read, bool(cluster.remote_members))
+        answers = self._ask(read, bool(cluster.remote_members), reader)
         times = times or self._times()
         remote = self._remote
         readings = {}

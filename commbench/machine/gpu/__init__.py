@@ -13,6 +13,7 @@ does not survive a fork.
 
 from __future__ import annotations
 
+# What `commbench list` does not need is imported where it is: all backends import this.
 import importlib.util
 import json
 import os
@@ -21,9 +22,7 @@ from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
 from commbench.errors import UnavailableError, UsageError
-from commbench.machine import environment as machine
 from commbench.machine.installed import install_command
-from commbench.model.units import parse_memory
 
 if TYPE_CHECKING:
     from commbench.model import ClusterSpec
@@ -52,6 +51,8 @@ def devices(environ: Mapping[str, str]) -> tuple[str, ...]:
     These are nvidia-smi's numbers, UUIDs, or instances of a divided GPU (``MIG-…``). As in CUDA,
     the first name in ``CUDA_VISIBLE_DEVICES`` that does not exist ends the list.
     """
+    from commbench.machine import environment as machine
+
     known = machine.gpus()
     numbers = tuple(str(gpu["index"]) for gpu in known)
     if (text := environ.get(VISIBLE)) is None:
@@ -75,6 +76,8 @@ def _n_gpus(n_processes: int, workers_per_gpu: int) -> int:
 
 def _cuda_name(number: int, names: Sequence[str]) -> str:
     """Return the UUID among `names` of the GPU with nvidia-smi's `number`; else the number."""
+    from commbench.machine import environment as machine
+
     uuids = [gpu["uuid"] for gpu in machine.gpus() if gpu["index"] == number]
     same = (name for uuid in uuids for name in names if uuid.startswith(name))
     return next(same, str(number))
@@ -185,6 +188,8 @@ def validate(spec: ClusterSpec, backend: str) -> None:
             "memory against its host memory limit; leave it out"
         )
     if spec.rmm_pool:
+        from commbench.model.units import parse_memory
+
         parse_memory(spec.rmm_pool, "an RMM pool", "--rmm-pool")
     if spec.rmm_async and spec.rmm_managed:
         raise UsageError(
@@ -214,6 +219,8 @@ def missing(
     here
         Whether all processes are on this host.
     """
+    from commbench.machine import environment as machine
+
     known, error = machine.query_gpus()
     if not known:
         return f"no NVIDIA GPU is visible{f' ({error})' if error else ''}", _ELSEWHERE
@@ -298,6 +305,8 @@ def _set_up_rmm(setup: dict[str, Any]) -> None:
     pool = setup["rmm_pool"]
     try:
         from dask_cuda.plugins import RMMSetup
+
+        from commbench.model.units import parse_memory
 
         RMMSetup(
             initial_pool_size=parse_memory(pool, "an RMM pool", "--rmm-pool") if pool else None,

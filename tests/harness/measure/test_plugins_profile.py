@@ -307,6 +307,28 @@ def test_waits_in_tasks_are_unknown_for_other_executors():
     assert math.isnan(counter.seconds)
 
 
+def test_each_reader_gets_the_long_turns_since_its_last_reading():
+    counter = plugins.TurnCounter(object())
+    turns = [(float(n), n + 0.5) for n in range(2000)]
+
+    def passes(n):
+        for turn in turns[counter.n_long : counter.n_long + n]:
+            counter.n_long += 1
+            counter.long_turns.append(turn)
+
+    passes(3)
+    assert counter.new_turns("outer") == []
+    passes(2)
+    assert counter.new_turns("inner") == []
+    passes(1)
+    assert counter.new_turns("inner") == turns[5:6]
+    assert counter.new_turns("outer") == turns[3:6]
+    assert counter.new_turns("outer") == []
+    # Of more than are kept, the last ones.
+    passes(1500)
+    assert counter.new_turns("outer") == turns[506:1506]
+
+
 def test_long_turns_of_a_loop_have_their_begin_and_end():
     async def work():
         counter, began_s = plugins.TurnCounter(asyncio.get_running_loop()), time.time()
