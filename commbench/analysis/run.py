@@ -229,7 +229,7 @@ class Run:
     @cached_property
     def pair_transports(self) -> pd.DataFrame:
         """The first record of each case, pair, transport and contradiction."""
-        return self.transports.drop_duplicates(
+        return self.transports.sort_values("launch", kind="stable").drop_duplicates(
             ["case_id", "src", "dst", "transport", "contradiction"]
         )
 

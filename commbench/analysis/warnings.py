@@ -102,7 +102,7 @@ class Disturbance(str):
 
 def find(run: Run) -> list[str]:
     """Return the warnings about a run; what slows its cases down are ``run.findings``."""
-    texts = [*run.notes]
+    texts = [*run.notes, *(f"left out by --skip-unavailable: {each}" for each in run.suite.skipped)]
     if run.suite.reproduces and stats.reproduced(run) is None:
         texts.append(
             f"the suite reproduces {run.suite.reproduces}, which this commbench doesn't know; "

@@ -501,7 +501,7 @@ def available(suite: Suite, *, skip: bool | None) -> Suite:
         click.echo(f"skipped: {reason}", err=True)
     if not kept:
         raise UsageError("no backend is left to measure; `commbench doctor` shows what is missing")
-    return replace(suite, cases=tuple(kept))
+    return replace(suite, cases=tuple(kept), skipped=tuple(reasons))
 
 
 def _options(*groups: str) -> list[click.Option]:

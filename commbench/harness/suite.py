@@ -159,8 +159,11 @@ def read_suite(path: Path, overrides: Mapping[str, Any] | None = None) -> Suite:
             "out"
         )
     if given.get("backends"):
-        # Cases that only differ in their backends become equal.
-        cases = list({case.id: case for case in cases}.values())
+        # Cases that only differ in their backends become equal: that with most launches counts.
+        ids = [case.id for case in cases]
+        cases.sort(key=lambda case: case.launches)
+        last = {case.id: case for case in cases}
+        cases = [last[case_id] for case_id in dict.fromkeys(ids)]
     suite = make_suite(file.name or path.stem, cases)
     return replace(suite, reproduces=file.reproduces, scale=scale)
 
@@ -209,6 +212,8 @@ def _cases(
     varied = {setting.name for setting in vary_.settings(vary)}
     if entry.workers and not kind.has_cluster:
         raise UsageError(f"workers: {entry.workload} runs between two processes; leave it out")
+    if entry.workers and "workers" in varied and not given.get("vary"):
+        raise UsageError("workers are given and varied; leave one of them out")
     for n_workers in ("workers" not in varied and entry.workers) or (cluster.n_workers,):
         yield from varied_cases(
             entry.workload,

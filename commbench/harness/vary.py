@@ -82,7 +82,8 @@ def settings(texts: Sequence[str]) -> tuple[Setting, ...]:
     (None, 'lz4', True, 2, 0.5, '30s')
     """
     result = tuple(map(_setting, texts))
-    names = [setting.name for setting in result]
+    # Dask reads both spellings as one key.
+    names = [setting.name.replace("_", "-") for setting in result]
     if twice := [name for name in names if names.count(name) > 1]:
         raise UsageError(f"{twice[0]} is varied twice; give all of its values at once, as A|B|C")
     return result

@@ -342,13 +342,14 @@ class Suite:
     """A named list of cases.
 
     ``reproduces`` is the name of the published figure to compare with, if any. ``scale`` is the
-    share of the full size.
+    share of the full size. ``skipped`` has the reasons for which cases were left out.
     """
 
     name: str
     cases: tuple[Case, ...]
     reproduces: str = ""
     scale: float = 1.0
+    skipped: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

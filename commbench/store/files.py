@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,8 +18,23 @@ def write(path: Path, content: str | bytes) -> None:
     UnwritableError
         If writing fails.
     """
+    data = content.encode() if isinstance(content, str) else content
     with writing(path):
-        path.write_bytes(content.encode() if isinstance(content, str) else content)
+        if path.is_file() and os.access(path.resolve().parent, os.W_OK):
+            replace(path.resolve(), data)
+        else:
+            path.write_bytes(data)
+
+
+def replace(path: Path, content: str | bytes) -> None:
+    """Write text, as UTF-8, or bytes to `path`; if that fails, the file stays as it is."""
+    temporary = path.with_name(path.name + ".part")
+    try:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 @contextmanager

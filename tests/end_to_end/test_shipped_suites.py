@@ -165,6 +165,8 @@ def test_unavailable_backend_is_skipped_once_for_all_cases(tmp_path, bare, simul
     assert result.exit_code == 0, result.output
     assert result.stderr.count("skipped: backend ucx:ib is unavailable") == 1
     assert "(5 cases)" in result.stderr
+    (path,) = tmp_path.glob("2*")
+    assert "left out by --skip-unavailable: backend ucx:ib" in (path / "report.md").read_text()
     assert "not measured in this run" in " ".join(result.stdout.split())
 
 

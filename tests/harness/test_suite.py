@@ -119,6 +119,9 @@ BAD = {
         'cluster.dask_config = {"distributed.nanny.pre-spawn-environ.OMP_NUM_THREADS" = 4}\n'
         + MERGE, "the workers have no nanny", "Set the environment variable itself",
     ),
+    "workers that are given and varied": (
+        MERGE + 'workers = [2, 4]\nvary = ["workers=1|8"]', "workers are given and varied",
+    ),
     "the same case twice": (MERGE + MERGE, "merge over tcp", "twice"),
     "the same backend in two spellings": (
         MERGE + 'backends = ["ucx:tcp+shm", "ucx:shm+tcp"]', "ucx:tcp+shm", "twice",
@@ -134,6 +137,14 @@ def test_bad_suite_is_refused_with_file_path_and_remedy(content, parts, read):
         assert part in str(caught.value)
     if "twice" not in parts and "no case" not in parts:
         assert "my.toml" in str(caught.value)
+
+
+def test_of_cases_that_given_backends_make_equal_that_with_most_launches_counts(read):
+    content = (
+        MERGE + 'backends = ["tcp"]\nlaunches = 6\n' + MERGE + 'backends = ["mpi"]\nlaunches = 2'
+    )
+    suite = read(content, backends=("tcp", "mpi"))
+    assert [(case.backend, case.launches) for case in suite.cases] == [("tcp", 6), ("mpi", 6)]
 
 
 def test_frames_on_gpus_are_not_shuffled_through_host_memory():

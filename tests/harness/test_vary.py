@@ -82,6 +82,9 @@ def test_keys_of_other_packages_are_unknown(key):
 def test_a_setting_is_varied_once():
     with pytest.raises(UsageError, match="workers is varied twice"):
         vary.settings(["workers=2|4", "--workers=3|5"])
+    names = ("distributed.scheduler.work-stealing", "distributed.scheduler.work_stealing")
+    with pytest.raises(UsageError, match="work-stealing is varied twice"):
+        vary.settings([f"{name}=true|false" for name in names])
 
 
 def test_pairs_of_processes_have_no_cluster_to_vary():

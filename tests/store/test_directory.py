@@ -17,7 +17,7 @@ import pytest
 from commbench import Run, load, model
 from commbench.errors import ResultsError, UnwritableError, UsageError
 from commbench.model import Record
-from commbench.store import parts, records
+from commbench.store import files, parts, records
 from commbench.store.directory import RunStore, new_run_id
 from commbench.store.records import TABLES
 
@@ -295,6 +295,29 @@ def test_file_that_cannot_grow_keeps_every_stored_record(kind, tmp_path, file_si
     with contextlib.suppress(ResultsError):
         store.finish()
     assert len(getattr(load(store.path), kind)) == count
+
+
+def test_a_file_that_cannot_be_written_whole_stays_as_it_was(tmp_path, file_size_limit):
+    file, link = tmp_path / "references.toml", tmp_path / "link.toml"
+    files.write(file, "old")
+    link.symlink_to(file)
+    file_size_limit(1000)
+    with pytest.raises(UnwritableError, match="File too large"):
+        files.write(link, 2000 * "x")
+    assert file.read_text() == "old"
+    files.write(link, "new")
+    file_size_limit(0)
+    assert (file.read_text(), link.is_symlink()) == ("new", True)
+    assert {each.name for each in tmp_path.iterdir()} == {"references.toml", "link.toml"}
+
+
+def test_the_first_launch_that_shows_a_transport_is_named_after_a_resume(tmp_path):
+    store = builders.unfinished(tmp_path, [CASE])
+    # Numbers of more digits come first by name.
+    for launch in (2, 10):
+        builders.store_all(store, [builders.transport(CASE, launch=launch)])
+    (row,) = load(store.path).pair_transports.itertuples()
+    assert row.launch == 2
 
 
 def test_store_goes_on_when_there_is_room_again(tmp_path, file_size_limit):
