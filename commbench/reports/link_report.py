@@ -138,8 +138,6 @@ class LinkReport:
         ends = "hosts" if n_hosts(self.run) > 1 else "workers of one host"
         n_links = len(self.links[["src", "dst"]].drop_duplicates())
         every = f"{n_links} links between {n_ends} {ends}"
-        variants = {case.id: f"{case.variant}: " for case in self.run.suite.cases}
-        variants = variants if len(variants) > 1 else {}
         match self.outcome:
             case "fine":
                 backends = dict.fromkeys(case.variant for case in self.run.suite.cases)
@@ -147,7 +145,7 @@ class LinkReport:
             case "faulty":
                 yield f"{plural(len(self.faults), 'fault')} in the {every}:"
         for each in self.faults:
-            yield variants.get(each.case_id, "") + sentences.sentence(self.run, [each])
+            yield sentences.sentence(self.run, [each])
         yield from (f"Not judged: {text}" for text in self.not_judged)
 
     def _congestion(self) -> Iterator[str]:

@@ -267,7 +267,9 @@ def _sentence(
     text += ", ".join(
         [f"{slow[0]} takes {first}", *map(" ".join, zip(slow[1:], rest, strict=True))]
     )
-    left = [names[case] for case in open_]
+    # Its launches are too few, or too different.
+    fastest = next(iter(names))
+    left = [names[case] + ", with the lowest median" * (case == fastest) for case in open_]
     return f"{text} as long as {names[base]}" + f"; undecided: {_listed(left)}" * bool(left)
 
 

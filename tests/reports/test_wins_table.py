@@ -15,10 +15,10 @@ TIMES = {"merge": (1.0, 2.0), "svd": (3.0, 1.5), "shuffle": (1.0, 1.0003)}
 def run(recorded):
     """Return a run of these tasks over tcp and mpi."""
 
-    def build(tasks, spread=SPREAD):
+    def build(tasks, spread=SPREAD, backends=("tcp", "mpi")):
         cases, records = [], []
         for workload, times in tasks.items():
-            for backend, seconds in zip(("tcp", "mpi"), times, strict=True):
+            for backend, seconds in zip(backends, times, strict=True):
                 case = builders.case(backend, workload)
                 cases.append(case)
                 shares = spread[:: 1 if backend == "tcp" else -1]
@@ -94,7 +94,17 @@ def test_a_task_of_which_one_backend_ended_well_has_no_winner(run):
     measured = without(run(TIMES | {"groupby": (1.0, 2.0)}), ("svd", "mpi"))
     rows = titled(measured, "Where each backend wins").rows
     assert [row[:3] for row in rows][-1] == ("svd", "", "only tcp ended well")
-    assert next(opening(measured)).startswith("Of 4 tasks: tcp won 2, 2 had no winner.")
+    assert next(opening(measured)).startswith(
+        "Of 4 tasks: tcp won 2, 2 had no winner; mpi failed in 1."
+    )
+
+
+def test_a_backend_that_failed_is_named_where_others_are_compared(run):
+    three = {name: (*values, values[0]) for name, values in TIMES.items()}
+    measured = without(run(three, backends=("tcp", "mpi", "ucx")), ("svd", "ucx"))
+    row = next(row for row in titled(measured, "Where each backend wins").rows if row[0] == "svd")
+    assert "ucx failed" in row[2]
+    assert "; ucx failed in 1." in next(opening(measured))
 
 
 def test_tasks_that_were_not_measured_are_not_said_to_have_failed(run):

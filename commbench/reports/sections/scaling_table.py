@@ -71,10 +71,10 @@ def verdicts(run: Run) -> Iterator[str]:
             part = longer.idxmax()
             why = f", and threads are {DOING[part]} for {shares[part].iloc[end]:.0%} of the time"
         limit = int(before["n_workers"].max())
-        yield (
-            f"{title}: {sure}at most {plural(limit, 'worker')} for this work. Of "
-            f"{shown.n_workers}, {does}{why}."
-        )
+        most = f"at most {plural(limit, 'worker')} for this work"
+        if shown.n_workers > limit + 1:
+            most = f"fewer than {shown.n_workers} workers for this work, and {limit} may pay"
+        yield f"{title}: {sure}{most}. Of {shown.n_workers}, {does}{why}."
 
 
 def series(run: Run) -> Iterator[tuple[str, pd.DataFrame]]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
 
 from commbench.analysis.run import Run
 from commbench.model import Case, Comparison
@@ -37,7 +38,10 @@ def verdict(run: Run) -> str:
     undecided = wins.pop("", 0)
     parts = [f"{name} won {n}" for name, n in wins.most_common()]
     parts += [f"{undecided} had no winner"] * bool(undecided)
-    return f"Of {plural(wins.total() + undecided, 'task')}: {', '.join(parts)}." if parts else ""
+    failed = Counter(chain.from_iterable(_failed(run).values()))
+    failures = "".join(f"; {name} failed in {n}" for name, n in failed.items())
+    tasks = plural(wins.total() + undecided, "task")
+    return f"Of {tasks}: {', '.join(parts)}{failures}." if parts else ""
 
 
 def _rows(run: Run) -> list[_Row]:
@@ -45,12 +49,25 @@ def _rows(run: Run) -> list[_Row]:
     ids = [*(group[0].baseline_id for group in tasks.values()), *missing.values()]
     if not tasks or len({run.case_labels[case_id] for case_id in ids}) < _LEAST_TASKS:
         return []
-    why, good = causes(run), good_launches(run)
-    rows = [_row(what, group, why.get(what, "")) for what, group in tasks.items()]
+    why, good, failed = causes(run), good_launches(run), _failed(run)
+    rows = [
+        _row(what, group, why.get(what, ""), failed.get(task(run, group[0].baseline_id), ()))
+        for what, group in tasks.items()
+    ]
     for what, case_id in missing.items():
         ended_well = f"only {name(run.cases[case_id])}" if case_id in good else "none"
         rows.append((what, "", f"{ended_well} ended well", ""))
     return rows
+
+
+def _failed(run: Run) -> dict[str, list[str]]:
+    """Return the backends of each task of which every launch failed."""
+    good, ended = good_launches(run), set(run.ends["case_id"])
+    failed: dict[str, list[str]] = {}
+    for case in run.suite.cases:
+        if not case.original and case.id in ended and case.id not in good:
+            failed.setdefault(task(run, case.id), []).append(name(case))
+    return failed
 
 
 def _without_comparison(run: Run) -> dict[str, str]:
@@ -88,7 +105,7 @@ def _tasks(run: Run) -> dict[str, list[Comparison]]:
     return tasks
 
 
-def _row(what: str, group: list[Comparison], why: str) -> _Row:
+def _row(what: str, group: list[Comparison], why: str, failed: Iterable[str]) -> _Row:
     names = {c.baseline_id: c.baseline for c in group}
     names |= {c.candidate_id: c.candidate for c in group}
     ratios = slowdowns(group)
@@ -105,6 +122,7 @@ def _row(what: str, group: list[Comparison], why: str) -> _Row:
         return (what, "", ", ".join(pairs), why)
     others = [f"{names[slow]} {ratios[best[0], slow]}" for slow in beaten]
     others += [f"{names[case]} undecided" for case in left]
+    others += [f"{each} failed" for each in failed]
     # With others that may be as fast there is no winner.
     fastest = "" if left else " or ".join(names[case] for case in best)
     return (what, fastest, ", ".join(others), why)
