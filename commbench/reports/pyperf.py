@@ -43,11 +43,14 @@ def render(run: Run) -> str:
     Raises
     ------
     UsageError
-        If no launch ended well.
+        If no launch with times above 0 ended well.
     """
     benchmarks = list(_benchmarks(run))
     if not benchmarks:
-        raise UsageError(f"no launch of {run.manifest.id} ended well: pyperf has nothing to read")
+        raise UsageError(
+            f"no launch of {run.manifest.id} ended well with times above 0: pyperf has nothing to "
+            "read"
+        )
     suite = {"version": "1.0", "metadata": _machine(run), "benchmarks": benchmarks}
     return json.dumps(suite, allow_nan=False) + "\n"
 

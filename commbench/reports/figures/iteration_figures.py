@@ -172,9 +172,9 @@ def plot_communication(run: Run) -> Figure | None:
         run, stats.worker_times(run), {"": PARTS},
         "What each worker does in a typical iteration",
         "Receiving = at least one transfer into the worker is under way. In tasks = at least one of"
-        " its threads is in a task: it computes, waits for a core or is blocked, which"
-        " worker-profile separates. Each bar is one real iteration, the one whose duration is"
-        " nearest to the median of the launches' medians.",
+        " its threads is in a task (barriers of P2P shuffles, which only wait, are left out): it"
+        " computes, waits for a core or is blocked, which worker-profile separates. Each bar is one"
+        " real iteration, the one whose duration is nearest to the median of its launches.",
         note, bar_in=0.1, least_in=1.7,
     )  # fmt: skip
 

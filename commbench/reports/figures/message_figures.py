@@ -42,6 +42,9 @@ def plot_sizes(run: Run) -> Figure | None:
     points = points[points.layer.isin(LAYERS) & (points.payload_bytes > 0) & (points.median_s > 0)]
     if points.empty:
         return None
+    # A coarse clock may have no time for small messages, and a log axis has no 0.
+    ends = ["ci_low_s", "low_mode_s"]
+    points = points.assign(**points[ends].where(points[ends] > 0))
     named = style.groups(run, "pair")
     labels = points.case_id.map(run.case_labels)
     rows = sorted(

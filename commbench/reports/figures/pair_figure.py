@@ -193,6 +193,17 @@ def _block(run: Run, name: str, cases: list[Case], pairs: pd.DataFrame) -> _Bloc
     )
 
 
+def typical_Bps(pairs: pd.DataFrame, channel: str) -> float:  # noqa: N802 - the unit
+    """Return the median bandwidth of the pairs of a case's channel, with which each is compared.
+
+    Suspected pairs that fetched again are compared with others alone, or in rounds.
+    """
+    alone, _, rounds = FETCHES
+    channels = [alone, rounds] * (channel == AGAIN)
+    known = (pairs["q50_Bps"][pairs["channel"] == each] for each in (*channels, channel))
+    return next((float(each.median()) for each in known if len(each)), math.nan)
+
+
 def _draw_block(part: SubFigure, block: _Block, run: Run, least: str) -> None:
     n_columns, _ = block.shape()
     shown = [
@@ -202,7 +213,10 @@ def _draw_block(part: SubFigure, block: _Block, run: Run, least: str) -> None:
         ))
         for case, channel in block.panels
     ]  # fmt: skip
-    medians = [float(pairs.q50_Bps.median()) for _, _, pairs, _ in shown]
+    medians = [
+        typical_Bps(block.pairs[block.pairs.case_id == case.id], channel)
+        for case, channel, _, _ in shown
+    ]
     matrices = [
         block.grid.slowest(pairs) / median
         for (_, _, pairs, _), median in zip(shown, medians, strict=True)

@@ -6,6 +6,7 @@ import io
 import math
 import re
 import textwrap
+import warnings
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter
 
 from commbench.analysis.run import Run
 from commbench.model import Case
-from commbench.reports.sections import natural, plural
+from commbench.reports.sections import natural, plural, printable
 from commbench.stats import outer_regions
 
 WIDE_IN, NARROW_IN = 9.0, 4.6
@@ -93,7 +94,13 @@ def encoded(figure: Figure, form: str, **options: Any) -> bytes:
     """Return `figure` as SVG or PNG; equal data give equal bytes."""
     image = io.BytesIO()
     metadata = {"Date": None} if form == "svg" else None
-    figure.savefig(image, format=form, metadata=metadata, **options)
+    with warnings.catch_warnings():
+        # Of letters that the font lacks: a box says as much.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        figure.savefig(image, format=form, metadata=metadata, **options)
+    if form == "svg":
+        # Matplotlib writes names into comments as they are, and XML has no control characters.
+        return printable(image.getvalue().decode()).encode()
     return image.getvalue()
 
 

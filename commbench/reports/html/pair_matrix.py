@@ -22,7 +22,7 @@ from commbench.machine.topology.workers import UNKNOWN
 from commbench.model import Case
 from commbench.model.units import format_bytes, format_seconds
 from commbench.reports.figures import style
-from commbench.reports.figures.pair_figure import MAP, Grid, ratio_scale
+from commbench.reports.figures.pair_figure import MAP, Grid, ratio_scale, typical_Bps
 from commbench.reports.sections import CHANNELS, plural
 from commbench.reports.sections import number as format_number
 
@@ -87,7 +87,9 @@ def _block(
     workers = style.workers(run, [case.id for case in cases])
     grid = Grid(workers, math.ceil(len(workers) / side))
     slowest = {
-        str(case_id): _slowest(group, grid)
+        str(case_id): _slowest(
+            group, grid, typical_Bps(run.pairs[run.pairs["case_id"] == case_id], channel)
+        )
         for case_id, group in pairs.groupby("case_id", observed=True)
     }
     norm = ratio_scale((t["q50_Bps"] / t["typical_Bps"]).to_numpy() for t in slowest.values())
@@ -131,10 +133,10 @@ def _note(run: Run, grid: Grid, n_workers: int, channel: str, least: str) -> str
     return note
 
 
-def _slowest(pairs: pd.DataFrame, grid: Grid) -> pd.DataFrame:
+def _slowest(pairs: pd.DataFrame, grid: Grid, typical: float) -> pd.DataFrame:
     """Return the slowest pair of every cell, with the totals of all of the cell's pairs."""
     # Pairs of unknown bandwidth come last: they only represent a cell without other pairs.
-    table = pairs.assign(cell=_numbers(pairs, grid), typical_Bps=pairs["q50_Bps"].median())
+    table = pairs.assign(cell=_numbers(pairs, grid), typical_Bps=typical)
     table = table.sort_values("q50_Bps", kind="stable")
     cells = table.groupby("cell")
     totals = cells.agg(n_pairs=("n", "size"), all_n=("n", "sum"), all_bytes=("bytes", "sum"))

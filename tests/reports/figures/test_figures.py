@@ -1,12 +1,14 @@
 import functools
 import re
+from xml.dom import minidom
 
+import builders
 import pytest
 from drawing import EMPTY, caption, check_axes, misplaced, pingpong, texts, together, workload
 
 import commbench
 from commbench.errors import UnknownNameError
-from commbench.model import LAYERS
+from commbench.model import LAYERS, registry
 from commbench.reports.figures import pair_figure, style, task_stream
 from commbench.reports.figures.iteration_figures import (
     plot_communication,
@@ -155,6 +157,18 @@ FAILED = workload("ucx", launches=1, failing=1)
 )  # fmt: skip
 def test_the_caption_names_cases_without_data(plot, parts, missing):
     assert f"Not shown: {missing}." in caption(plot(together(*parts)))
+
+
+def test_names_with_any_letters_give_valid_figures_without_a_warning(recorded, recwarn):
+    name = "step\x1b[1m\u202e 計算"
+    case = builders.case("tcp", name)
+    records = builders.launches(case, [1.0] * 6)
+    records += [builders.transfer(case, 0, 0.5, launch=n) for n in range(6)]
+    run = recorded([case], records)
+    for plot in ("pair-bandwidth", "workload-time"):
+        image = style.encoded(registry.load("plot", plot)(run), "svg")
+        minidom.parseString(image)
+    assert [str(each.message) for each in recwarn] == []
 
 
 def test_a_figure_is_drawn_by_its_name():

@@ -1,5 +1,6 @@
 import dataclasses
 
+import builders
 import numpy as np
 import pytest
 from builders import in_memory
@@ -322,3 +323,19 @@ def test_no_text_of_layers_is_misplaced(backends, layers):
     figure = plot_layers(layered(*backends, layers=layers))
     assert figure.get_figwidth() * 100 == 900
     assert misplaced(figure) == []
+
+
+def test_a_launch_of_a_coarse_clock_may_have_no_time(recorded, recwarn):
+    case = builders.case(workload="pingpong")
+    records = [
+        builders.sample(
+            case, 1e-7 * launch, layer="comm", payload_bytes=1, launch=launch, iteration=n
+        )
+        for launch in range(6)
+        for n in range(9)
+    ]
+    run = recorded([case], [*records, *(builders.end(case, launch=n) for n in range(6))])
+    assert run.summaries["ci_low_s"].tolist() == [0.0]
+    left, *_ = plot_sizes(run).axes
+    assert left.get_lines()[0].get_ydata().tolist() == [2.5e-7]
+    assert [str(each.message) for each in recwarn] == []

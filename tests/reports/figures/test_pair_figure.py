@@ -79,6 +79,25 @@ def test_colours_are_medians_by_source_and_destination():
     assert (axes.get_ylabel(), axes.get_xlabel()) == ("from worker (src)", "to worker (dst)")
 
 
+def test_suspected_pairs_alone_are_compared_with_the_others_alone(recorded):
+    case = builders.case("tcp", "links", n_workers=4)
+    records = [
+        builders.transfer(case, 0, 0.1 * (6 if {src, dst} == {"0", "1"} else 1) / share, 10**7,
+                          src=src, dst=dst, channel=channel)
+        for src, dst in itertools.permutations("0123", 2)
+        for channel, share in (("rounds", 0.5), ("alone", 1.0), ("again", 1.0))
+        for _ in range(3)
+        if channel != "again" or {src, dst} == {"0", "1"}
+    ]  # fmt: skip
+    run = recorded([case], [*records, builders.end(case)])
+    pairs = run.pairs
+    assert pair_figure.typical_Bps(pairs, "again") == pytest.approx(1e8)
+    assert pair_figure.typical_Bps(pairs[pairs.channel != "alone"], "again") == pytest.approx(5e7)
+    figure = pair_figure.plot(run)
+    (panel,) = [each for each in figure.axes if "again" in each.get_title(loc="left")]
+    assert _mesh(panel).get_array().compressed() == pytest.approx([1 / 6, 1 / 6])
+
+
 def test_a_cell_of_several_pairs_shows_the_slowest(monkeypatch):
     monkeypatch.setattr(pair_figure, "CELLS_UP_TO", 4)
     run = together(workload("tcp", n_workers=9, launches=1, silent_pairs=[(0, 8), (1, 8), (2, 8)]))
