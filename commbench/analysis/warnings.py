@@ -465,8 +465,12 @@ def _other_load(run: Run) -> Iterator[Disturbance]:
             "measure again",
         )
     known = run.manifest.environment
-    loads, n_cores = known.get("load_average"), cores.usable(known.get("cpu") or {})
-    if use.empty and loads and n_cores and cores.is_loaded(loads[0], n_cores):
+    cpu = known.get("cpu") or {}
+    loads, n_cores = known.get("load_average"), cores.usable(cpu)
+    # The load is that of the host, of which other cores may have it.
+    if not loads or not n_cores or n_cores < (cpu.get("logical_cores") or n_cores):
+        return
+    if use.empty and cores.is_loaded(loads[0], n_cores):
         yield Disturbance(
             f"the load average was {loads[0]:g} on {n_cores:g} cores when the run began",
             ": others were using the cores; end what else runs, and measure again",

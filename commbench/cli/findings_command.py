@@ -67,7 +67,7 @@ def diagnose(
     status = 0
     if run.suffix == ".py":
         with _stdout_as_stderr() if form == "json" else nullcontext():
-            run, status = record(ctx, run, arguments, output)
+            run, status = record(ctx, run, arguments, output, may_lack_client=False)
     elif arguments:
         raise UsageError(f"{run} is no script, and takes no arguments: {' '.join(arguments)}")
     data = load(run)

@@ -60,11 +60,13 @@ def profile(
 
 def record(
     ctx: click.Context, script: Path, arguments: Sequence[str] = (),
-    output: Path = Path("results"), scheduler: str = "", anonymize: bool = False,
+    output: Path = Path("results"), scheduler: str = "", anonymize: bool = False, *,
+    may_lack_client: bool = True,
 ) -> tuple[Path, int]:  # fmt: skip
     """Run a script, and return the directory of its record and its exit status.
 
-    A script that fails without a client ends the command with its status.
+    A script that exits or fails without a client ends the command with its status; with status 0
+    only if it `may_lack_client`.
 
     Raises
     ------
@@ -89,9 +91,10 @@ def record(
             "it needs one in its main process, as in: with Client() as client: …"
         )
         # The scheduler's and the workers' processes of dask-mpi end so, for example.
-        if isinstance(error, SystemExit) and not status:
+        if isinstance(error, SystemExit) and not status and may_lack_client:
             click.echo(message, err=True)
-        if error is not None:
+            ctx.exit(status)
+        if status:
             ctx.exit(status)
         raise UsageError(message)
     return run.path, status

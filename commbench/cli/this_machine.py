@@ -111,7 +111,14 @@ def topology(file: Path | None, write_placement: Path | None, workers: int | Non
         raise UsageError("--workers is for --write-placement FILE.toml; add that, or leave it out")
     if write_placement is not None:
         if file is None:
-            host = replace(host, gpus=visible(host.gpus, os.environ))
+            used = visible(host.gpus, os.environ)
+            if host.gpus and not used:
+                click.echo(
+                    "the placement is without GPUs: none of the host's is named in "
+                    f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', '')}",
+                    err=True,
+                )
+            host = replace(host, gpus=used)
         device = "gpu" if host.gpus else "cpu"
         placement = auto(host, workers or max(1, len(host.gpus)), device)
         files.write(write_placement, host_tables.placement_file(placement, host))

@@ -25,6 +25,8 @@ _SECOND_UNITS: dict[str, int | Fraction] = {
     "": 1, "s": 1, "ms": Fraction(1, 10**3), "us": Fraction(1, 10**6), "µs": Fraction(1, 10**6),
     "ns": Fraction(1, 10**9), "m": 60, "min": 60, "h": 3600,
 }  # fmt: skip
+_LEAST_MEMORY = 10**6
+"""The smallest number of bytes that is taken without a unit."""
 _QUANTITY = re.compile(
     r"\s*([0-9]{1,30}(?:\.[0-9]{0,30})?(?:[eE][+-]?[0-9]{1,2})?)\s*([a-zA-Zµ]*)\s*"
 )
@@ -138,11 +140,14 @@ def parse_memory(text: str, what: str, option: str) -> int | float:
     >>> parse_memory("10GB", "a pool", "--pool"), parse_memory("0.5", "a pool", "--pool")
     (10000000000, 0.5)
     """
+    has_unit = True
     with suppress(ValueError):
         if 0 < (share := float(text)) <= 1:
             return share
+        has_unit = False
     with suppress(UsageError):
-        if (nbytes := parse_bytes(text)) > 0:
+        # Who writes 8 means 8 GB.
+        if (nbytes := parse_bytes(text)) >= (1 if has_unit else _LEAST_MEMORY):
             return nbytes
     raise UsageError(
         f"{what} of {text!r} makes no sense; give bytes, for example 10GB, or a share of the "

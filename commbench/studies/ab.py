@@ -215,7 +215,7 @@ def validate_arguments(given: Sequence[str]) -> tuple[str, ...]:
         For options that the A/B comparison sets, such as ``--launches``.
     """
     not_for_blocks = ("--resume", "--rigorous", "--budget", "--detect", "--quick", "--dry-run")
-    for option in (*not_for_blocks, "--output", "--launches", "--seed"):
+    for option in (*not_for_blocks, "--output", "--launches", "--seed", "--help", "-h"):
         if any(text == option or text.startswith(f"{option}=") for text in given):
             is_ours = option in ("--output", "--launches", "--seed")
             hint = f"write it before {given[0]}" if is_ours else "leave it out"

@@ -84,8 +84,8 @@ def find_commit(
     )
     if name is None and not commit:
         raise UsageError(
-            f"{run.id} doesn't say of which commit it is: it was not started in a git checkout. "
-            "Name the commit: --commit COMMIT"
+            f"{run.id} doesn't say of which commit it is: it was not started in a git checkout, "
+            "or git gave no answer. Name the commit: --commit COMMIT"
         )
     asked = name or str(commit)
     said, problem = environment.run_tool(

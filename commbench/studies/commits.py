@@ -88,12 +88,15 @@ def _look_up(side: str, name: str) -> Environment:
     """Return the Python or the commit called `name`; a commit has no Python yet."""
     # Without a slash it would be looked for on the PATH.
     python = Path(name).absolute()
-    if os.path.isfile(python):
+    is_file = os.path.isfile(python)
+    command = ("git", "rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
+    # A branch may have the name of a file, and names of branches may have a slash.
+    is_path = is_file and os.sep in name
+    said, problem = ("", "a path") if is_path else environment.run_tool(command, 10)
+    if problem and is_file:
         if not os.access(python, os.X_OK):
             raise UsageError(f"--{side} {name} is no Python; give an environment's bin/python")
         return Environment(python)
-    command = ("git", "rev-parse", "--verify", "--end-of-options", f"{name}^{{commit}}")
-    said, problem = environment.run_tool(command, 10)
     if problem:
         raise UsageError(
             f"--{side} {name} is neither a Python nor a commit of the repository in the current "

@@ -156,7 +156,14 @@ def _about_cores(cpu: Mapping[str, Any], loads: Sequence[float] | None) -> Itera
             "backend that polls, as ucx does, takes them from the computation"
         )
     if loads and core_times.is_loaded(loads[0], cores):
-        yield _warning(f"the load average is {loads[0]:g} already: others are using the cores")
+        # It is that of the host.
+        if cores < (cpu["logical_cores"] or cores):
+            yield _note(
+                f"the load average of the host's {cpu['logical_cores']} cores is {loads[0]:g}; "
+                f"whether others use these {cores:g} is unknown"
+            )
+        else:
+            yield _warning(f"the load average is {loads[0]:g} already: others are using the cores")
     if cpu["clock_source"] in _SLOW_CLOCKS:
         yield _warning(f"the clock source is {cpu['clock_source']}: every time stamp is slow")
 

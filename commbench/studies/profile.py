@@ -750,7 +750,13 @@ class _Observer:
                 )
             return action(*arguments)
         except Exception as error:  # noqa: BLE001
-            self._fail(str(error) if isinstance(error, LaunchError) else repr(error))
+            message = str(error) if isinstance(error, LaunchError) else repr(error)
+            if isinstance(error, RuntimeError) and self.client.loop.asyncio_loop.is_closed():
+                message = (
+                    "the asynchronous client was not closed before its event loop ended; write "
+                    "async with Client(…, asynchronous=True) as client: …"
+                )
+            self._fail(message)
             return None
 
     def _fail(self, message: str) -> None:

@@ -388,6 +388,15 @@ def test_a_script_that_exits_without_a_client_has_its_status(run_script, status)
     assert run is None
 
 
+@pytest.mark.parametrize("status", [0, 3])
+def test_nothing_to_diagnose_is_no_success(run_script, status):
+    options = ("--fail-on", "any", "--format", "json")
+    done, run = run_script(f"raise SystemExit({status})", command="diagnose", options=options)
+    assert done.returncode == (status or 2)
+    assert ("connected no distributed.Client" in done.stderr) == (not status)
+    assert run is None
+
+
 @pytest.mark.parametrize("safe", ["", "1"])
 def test_a_script_imports_what_it_imports_by_itself(tmp_path, monkeypatch, safe):
     """Modules of the folder to which a link leads; with PYTHONSAFEPATH none."""
@@ -458,6 +467,27 @@ def test_an_anonymous_profile_leaves_no_name_in_its_directory(run_script, tmp_pa
         names = ("planted", "my_job", "mine", tmp_path.name, f'{platform.node()}"')
         assert [name for name in names if name in text] == []
     assert "planted" not in done.stdout
+
+
+def test_an_asynchronous_client_that_is_not_closed_is_said_to_be(run_script):
+    code = """
+        import asyncio
+        from distributed import Client
+
+        async def main():
+            quiet = {"n_workers": 1, "dashboard_address": "127.0.0.1:0", "asynchronous": True}
+            client = await Client(**quiet)
+            assert await client.submit(sum, [1, 2]) == 3
+
+        if __name__ == "__main__":
+            asyncio.run(main())
+    """
+    done, run = run_script(code)
+    assert done.returncode == 0, done.stderr
+    assert {*run.failures["message"]} == {
+        "the asynchronous client was not closed before its event loop ended; write "
+        "async with Client(…, asynchronous=True) as client: …"
+    }
 
 
 def test_a_script_is_diagnosed_at_once(run_script):

@@ -99,7 +99,7 @@ def test_cases_that_differ_in_a_measured_field_have_different_labels(name, recor
     assert "launcher_option" not in plain
 
 
-@pytest.mark.parametrize("text", ["lots", "0", "-1GB", "nan", "1.5.2GB"])
+@pytest.mark.parametrize("text", ["lots", "0", "-1GB", "nan", "1.5.2GB", "8"])
 def test_an_invalid_memory_limit_is_refused(text):
     spec = ClusterSpec(memory_limit=text)
     with pytest.raises(UsageError, match=f"memory limit of '{text}' makes no sense.*10GB.* 0.5"):

@@ -322,6 +322,7 @@ def test_a_file_that_is_no_program_is_refused(tmp_path):
         ("", "Missing argument 'WORKLOAD|SUITE "),
         ("merge --resume x", "--resume is not for the runs within an A/B; leave it out"),
         ("merge --launches=3", "--launches is not for the runs within an A/B; write it"),
+        ("merge --help", "--help is not for the runs within an A/B; leave it out"),
         ("merge --rigorous", "--rigorous is not for the runs within an A/B"),
         ("merge --dry-run", "--dry-run is not for the runs within an A/B; leave it out"),
         ("--min-effect -1 merge", "--min-effect is -1; it must be 0 or more"),

@@ -50,6 +50,16 @@ def test_a_cell_has_no_future_statements_of_ours(shell, client):
     assert outcome.result is int
 
 
+@pytest.mark.parametrize(
+    "last", ["await client.submit(sum, [1])", "[x async for x in y]", "async with x: ..."]
+)
+def test_a_cell_that_awaits_is_refused_before_anything_runs(last, shell, client, tmp_path):
+    outcome = shell.run_cell(f"%%commbench\nnumber = 5\n{last}")
+    assert "async with commbench.profile(client)" in str(outcome.error_in_exec)
+    assert "number" not in shell.user_ns
+    assert not (tmp_path / "results").exists()
+
+
 def test_an_exception_of_the_cell_is_recorded_and_raised(shell, client, tmp_path):
     outcome = shell.run_cell("%%commbench\nraise KeyError('mine')")
     assert isinstance(outcome.error_in_exec, KeyError)

@@ -190,6 +190,14 @@ def test_what_is_no_commit_is_refused_before_an_environment_is_made(name, messag
     assert not (project.path / "build" / "commits" / base[:12]).exists()
 
 
+@pytest.mark.usefixtures("make")
+def test_a_branch_with_the_name_of_a_program_is_a_branch(project):
+    (project.path / "old").write_text("#!/bin/sh\ntouch started\n")
+    (project.path / "old").chmod(0o755)
+    assert commits._look_up("base", "old").commit == project.git("rev-parse", "old").strip()
+    assert commits._look_up("base", "./old").python == project.path / "old"
+
+
 def test_a_project_that_is_no_package_is_refused_before_its_environment(tmp_path, monkeypatch):
     repository = Repository(tmp_path)
     repository.commit(**{"bench.py": "def main(client): ..."})

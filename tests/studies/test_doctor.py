@@ -162,6 +162,10 @@ def test_examining_this_machine_prints_nothing_and_lists_warnings_first(capfd):
         ({"cpu": {"usable_cores": 3}}, "warning: only 3 cores"),
         ({"cpu": {"clock_source": "hpet"}}, "warning.*hpet"),
         ({"load_average": [42.0, 1.0, 1.0]}, "warning.*load average is 42"),
+        (
+            {"load_average": [42.0, 1.0, 1.0], "cpu": {"logical_cores": 1024}},
+            "note: the load average of the host's 1024 cores is 42",
+        ),
         ({"memory": {"shm_bytes": 64 * 2**20}}, "warning: /dev/shm has 67.1 MB"),
         ({"memory": {"shm_bytes": None}}, "warning: /dev/shm has unknown"),
         ({"memory": {"cgroup_limit_bytes": 4 * 10**9}}, "note.*4.00 GB"),
