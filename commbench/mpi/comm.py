@@ -141,7 +141,8 @@ class MPIComm(Comm):  # type: ignore[misc]
                 "recipient": self.remote_info,
                 **self.handshake_options,
             },
-            frame_split_size=UNSPLIT,
+            # Of what is compressed, lz4 takes less than 2 GiB at a time.
+            frame_split_size=None if self.handshake_options.get("compression") else UNSPLIT,
         )
         try:
             if self._serializers is not None:

@@ -15,7 +15,7 @@ import os
 import struct
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from distributed.comm.addressing import unparse_host_port
 from distributed.comm.tcp import set_tcp_timeout
@@ -117,8 +117,8 @@ class Control(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Set up the socket as Dask's tcp does: its time-outs detect a dead host."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports have no such base class.
+        self._transport = cast("asyncio.Transport", transport)
         sock = transport.get_extra_info("socket")
         set_tcp_timeout(SimpleNamespace(closed=lambda: False, socket=sock))
         try:
@@ -126,7 +126,7 @@ class Control(asyncio.Protocol):
             self.peer_address = unparse_host_port(*sock.getpeername()[:2])
         except OSError:
             # The peer is gone already: connection_lost comes next.
-            transport.abort()
+            self._transport.abort()
             return
         if self._on_made is not None:
             self._on_made(self)

@@ -15,6 +15,7 @@ import contextlib
 import hashlib
 import hmac
 import json
+import os
 import secrets
 from collections.abc import AsyncIterator, Iterable
 from concurrent.futures import Future
@@ -105,18 +106,26 @@ def agree_on_mode(local: Runtime, peer: Hello) -> str:
             "mpiexec (dask-mpi), or use MPICH 5 and let mpi:// be the first to initialise MPI, "
             "or start each with mpiexec -n 1"
         )
-    if local.devices == frozenset({"lo"}) and peer.host != local.host:
-        raise FatalCommClosedError(
+    if local.devices == frozenset({"lo"}):
+        alone = (
             "MPI in this process uses the loopback interface alone, because it first listened or "
-            "connected there, or UCX_NET_DEVICES says so: set that, or use another address first"
+            "connected there, or UCX_NET_DEVICES says so"
         )
+        if peer.host != local.host:
+            raise FatalCommClosedError(f"{alone}: set that, or use another address first")
+        if not local.segments:
+            # UCX's TCP finds no route there, and MPICH uses the missing endpoint.
+            raise FatalCommClosedError(
+                f"{alone}, and UCX has no shared memory (UCX_TLS={os.environ.get('UCX_TLS', '')}): "
+                "allow it, or use another address, such as that of a network interface"
+            )
     spaces = {local.host.rpartition("-")[0], peer.host.rpartition("-")[0]}
     if local.segments and local.host != peer.host and len(spaces) == 1:
         # UCX 1.20 looks for the peer's process by its id.
         raise FatalCommClosedError(
             "the two ends of mpi:// share an IPC namespace, but no PID namespace, in which UCX's "
             "shared memory crashes: let their containers share both, or none, or set "
-            "UCX_TLS=tcp,self at both"
+            "UCX_TLS=tcp,self at both, with addresses other than loopback"
         )
     return "elastic"
 

@@ -18,13 +18,16 @@ import atexit
 import contextlib
 import ctypes
 import dataclasses
+import json
 import logging
 import os
 import socket
+import stat
 import subprocess
 import sys
 import threading
 import uuid
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -161,7 +164,7 @@ def _start(address: str) -> Runtime:
         before -= made_by({os.getpid()})
         if any(name in os.environ for name in _RANKED_BY_LAUNCHER):
             # Its children inherit the rank, and must not use it.
-            os.environ.setdefault(_OWNER, str(os.getpid()))
+            _owns_rank()
     size = mpi.COMM_WORLD.Get_size()
     if mpi.Query_thread() < mpi.THREAD_MULTIPLE:
         if _has_initialized:
@@ -262,9 +265,13 @@ _NETMOD = "MPIR_CVAR_CH4_NETMOD"
 @contextlib.contextmanager
 def _launcher_environment(is_mpich: bool) -> Iterator[socket.socket | None]:
     """Give MPI a process manager: the launcher's if it started this process, else a new one."""
-    inherited = {k: v for k, v in os.environ.items() if k.startswith(LAUNCHER_PREFIXES)}
+    inherited = _inherited()
     launched = any(name in inherited for name in _RANKED_BY_LAUNCHER)
-    if launched and os.environ.setdefault(_OWNER, str(os.getpid())) == str(os.getpid()):
+    # A world of one needs nothing from its launcher, and there is no telling whether that started
+    # this process or a shell around it and others.
+    is_alone = is_mpich and inherited.get("PMI_SIZE") == "1"
+    lacks_manager = "PMI_FD" in inherited and not _manager_inode()
+    if launched and not is_alone and not lacks_manager and _owns_rank():
         yield None
         return
     # A child of a launched process inherits its rank, and must not use it, too.
@@ -281,7 +288,7 @@ def _launcher_environment(is_mpich: bool) -> Iterator[socket.socket | None]:
         server = subprocess.Popen([*command, uuid.uuid4().hex], pass_fds=[theirs.fileno()])
         theirs.close()
         # Another thread may start a child now, which must not use the rank.
-        variables = {_OWNER: str(os.getpid()), "PMI_RANK": "0", "PMI_SIZE": "1", **chosen}
+        variables = {"PMI_RANK": "0", "PMI_SIZE": "1", **chosen}
         os.environ.update(variables | {"PMI_FD": str(ours.fileno())})
         try:
             yield ours
@@ -294,6 +301,31 @@ def _launcher_environment(is_mpich: bool) -> Iterator[socket.socket | None]:
                 ours.shutdown(socket.SHUT_RDWR)
             ours.close()
             server.wait()
+
+
+def _inherited() -> dict[str, str]:
+    return {k: v for k, v in os.environ.items() if k.startswith(LAUNCHER_PREFIXES)}
+
+
+def _manager_inode() -> int:
+    """Return the inode of the connection to the launcher's process manager; 0 if it is closed."""
+    try:
+        status = os.fstat(int(os.environ.get("PMI_FD", "")))
+    except (ValueError, OSError):
+        return 0
+    return status.st_ino if stat.S_ISSOCK(status.st_mode) else 0
+
+
+def _owns_rank() -> bool:
+    """Return whether this process is the first of its launch to use the launcher's rank.
+
+    Its children, which inherit the variables, do not; those that it launches anew have others.
+    """
+    launch = json.dumps([sorted(_inherited().items()), _manager_inode()])
+    owner = f"{os.getpid()} {zlib.crc32(launch.encode())}"
+    if os.environ.get(_OWNER, "").partition(" ")[2] != owner.partition(" ")[2]:
+        os.environ[_OWNER] = owner
+    return os.environ[_OWNER] == owner
 
 
 def _finalize_at_exit(mpi: Any) -> None:

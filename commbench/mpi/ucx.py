@@ -30,6 +30,9 @@ def ucx_environment(address: str) -> Iterator[frozenset[str] | None]:
     transports = os.environ.get("UCX_TLS", "^")
     if transports.startswith("^"):
         variables["UCX_TLS"] = f"{transports},posix" if transports[1:] else "^posix"
+    elif not {"self", "all"} & {*transports.split(",")}:
+        # MPI aborts the process if it can't reach itself.
+        variables["UCX_TLS"] = f"{transports},self"
     inherited = {name: os.environ.get(name) for name in variables}
     os.environ.update(variables)
     try:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from distributed.protocol import to_serialize
 from mpi_stubs import Communicator, Message, Request, Status
 from scenarios import in_event_loop
 
@@ -461,6 +462,25 @@ def comm_over(channel: Any) -> MPIComm:
     return MPIComm(
         channel, local_address="", peer_address="", deserialize=True, mode="self", library=""
     )
+
+
+@in_event_loop
+@pytest.mark.parametrize(("compression", "is_split"), [(None, False), ("zlib", True)])
+async def test_only_frames_that_are_compressed_are_split(
+    compression: str | None, is_split: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As lz4 takes less than 2 GiB at a time."""
+    monkeypatch.setattr("distributed.protocol.utils.BIG_BYTES_SHARD_SIZE", 1 << 20)
+    sent: list[Any] = []
+    channel = SimpleNamespace(
+        closed=False, send=lambda frames: sent.extend(frames) or 1, close=lambda: None
+    )
+    comm = comm_over(channel)
+    comm.handshake_options = {"compression": compression}
+    x = np.frombuffer(np.random.default_rng(0).bytes(4 << 20), "u1")
+    await comm.write({"x": to_serialize(x)})
+    comm.abort()
+    assert (sum(len(frame) >= 1 << 19 for frame in sent) > 1) == is_split
 
 
 @in_event_loop

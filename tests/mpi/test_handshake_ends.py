@@ -30,6 +30,17 @@ def handshake(control: Any, mode: str = "world") -> Any:
 
 
 @in_event_loop
+async def test_a_connection_may_have_the_transport_of_uvloop() -> None:
+    """It is no ``asyncio.Transport``, though it has all of its methods."""
+    control = Control(asyncio.get_running_loop())
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host, port = server.getsockname()
+        with socket.create_connection((host, port)) as sock:
+            control.connection_made(SimpleNamespace(get_extra_info=lambda _: sock))  # type: ignore[arg-type]
+            assert control.peer_address == f"{host}:{port}"
+
+
+@in_event_loop
 async def test_a_handshake_cancelled_as_the_answer_arrives_is_cancelled() -> None:
     control = Control(asyncio.get_running_loop())
     receiving = asyncio.ensure_future(handshake(control)._receive(Kind.PROOF))

@@ -202,6 +202,17 @@ def test_a_peer_with_its_ipc_namespace_and_another_of_pids_is_refused() -> None:
     assert pairing.agree_on_mode(local, peer) == "elastic"
 
 
+def test_loopback_without_shared_memory_is_refused() -> None:
+    # UCX's TCP finds no route within a host there, and MPICH would crash.
+    local, peer = runtime(World()), hello("f", "elastic", host="boot-1-2")
+    local.mode, local.host, local.devices = "elastic", "boot-1-2", frozenset({"lo"})
+    local.segments = frozenset()
+    with pytest.raises(FatalCommClosedError, match="UCX has no shared memory"):
+        pairing.agree_on_mode(local, peer)
+    local.segments = frozenset({7})
+    assert pairing.agree_on_mode(local, peer) == "elastic"
+
+
 def test_without_a_queue_no_dead_process_is_remembered() -> None:
     senders = Senders()
     senders.discard(senders.add(2**31 - 1))

@@ -53,3 +53,82 @@ def test_a_client_that_stays_open_uses_mpi_until_it_is_finalized() -> None:
 def test_frames_beyond_32_bits_arrive_in_world_mode() -> None:
     # What the ranks print may be interleaved within a line.
     assert run_ranks(2, "frames").count("whole") == 2
+
+
+START = "from commbench.mpi.runtime import runtime; r = runtime('127.0.0.1'); "
+SHOW = START + "import os; os.write(1, f'{r.mode} {r.rank} {r.size}\\n'.encode())"
+PARENT = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SHOW!r}], check=True)"
+LAUNCH = f"""{START}
+import subprocess, sys
+subprocess.run([{MPIEXEC!r}, "-n", "2", sys.executable, "-c", {SHOW!r}], check=True)
+"""
+
+
+@pytest.mark.skipif("openmpi" in MPIEXEC, reason="its ranks can't start a launcher of their own")
+@pytest.mark.parametrize(
+    ("number", "code", "shown"),
+    [
+        # Python closes the connection to the launcher's process manager.
+        (1, PARENT, {"elastic 0 1": 1}),
+        (2, PARENT, {"elastic 0 1": 2}),
+        (1, LAUNCH, {"world 0 2": 1, "world 1 2": 1}),
+        (2, LAUNCH, {"world 0 2": 2, "world 1 2": 2}),
+    ],
+)
+def test_ranks_are_those_of_the_innermost_launcher(
+    number: int, code: str, shown: dict[str, int]
+) -> None:
+    done = subprocess.run(
+        [MPIEXEC, "-n", str(number), PYTHON, "-c", code],
+        capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-5000:]
+    # What the ranks print may be interleaved within a line.
+    counts = {text: done.stdout.count(text) for text in ("elastic 0 1", "world 0 2", "world 1 2")}
+    assert {text: n for text, n in counts.items() if n} == shown
+
+
+LISTENER = """
+import asyncio, pathlib, sys
+from distributed.comm import listen
+
+async def serve():
+    answered = asyncio.Event()
+
+    async def answer(comm):
+        await comm.write("hello")
+        assert await comm.read() == "thanks"
+        answered.set()
+
+    async with listen("mpi://127.0.0.1:0", answer) as listener:
+        pathlib.Path(sys.argv[1]).write_text(listener.contact_address + " ")
+        await answered.wait()
+
+asyncio.run(serve())
+"""
+CONNECTOR = """
+import asyncio, pathlib, sys
+from distributed.comm import connect
+
+async def ask():
+    while not (pathlib.Path(sys.argv[1]).read_text().endswith(" ")):
+        await asyncio.sleep(0.05)
+    comm = await connect(pathlib.Path(sys.argv[1]).read_text().strip(), timeout=20)
+    print(await comm.read())
+    await comm.write("thanks")
+    await comm.close()
+
+asyncio.run(ask())
+"""
+
+
+@pytest.mark.skipif("openmpi" in MPIEXEC, reason="its processes can't connect to others")
+def test_processes_of_a_shell_that_a_launcher_started_connect(tmp_path: Path) -> None:
+    (tmp_path / "listener.py").write_text(LISTENER)
+    (tmp_path / "connector.py").write_text(CONNECTOR)
+    shell = f": > at; {PYTHON} listener.py at & {PYTHON} connector.py at; wait"
+    done = subprocess.run(
+        [MPIEXEC, "-n", "1", "bash", "-c", shell],
+        cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.stdout == "hello\n", done.stderr[-5000:]
