@@ -15,9 +15,12 @@ moves once or twice its data. Pinned tasks follow rules that depend on the graph
 
 The size of a pinned task's result is estimated, also once it is known: each task divides its size
 equally among the tasks that use it. A pinned task is neither queued on the scheduler nor stolen by
-other workers. Peer-to-peer shuffles spread their outputs over the workers themselves, and equally.
-Of each, the first goes to the worker that has most of its inputs, the next to those after it by
-name: Dask goes on from where the last shuffle began, whichever that was.
+other workers. Where keys have random parts, as of ``delayed`` functions that are not pure, Dask's
+order of them is random, too.
+
+Peer-to-peer shuffles spread their outputs over the workers themselves, and equally. Of each, the
+first goes to the worker that has most of its inputs, the next to those after it by name: Dask goes
+on from where the last shuffle began, whichever that was.
 
 Like `transfers` this module does not import commbench, so it can be sent by value.
 """
@@ -100,7 +103,9 @@ class Pinning(SchedulerPlugin):  # type: ignore[misc] # distributed is untyped
     def _assign(
         self, scheduler: Any, new: Sequence[Key], wanted: set[Key]
     ) -> tuple[dict[Key, set[str]], Homes, Assigned]:
-        """Return the restrictions of a graph's tasks, and what `assign` returns."""
+        """Return restrictions, the results whose worker is certain, and what is assigned then."""
+        from distributed.shuffle._core import id_from_key
+
         states = scheduler.tasks
         workers = _by_name(scheduler)
         index = {worker.address: number for number, worker in enumerate(workers)}
@@ -130,7 +135,18 @@ class Pinning(SchedulerPlugin):  # type: ignore[misc] # distributed is untyped
             else {workers[homes[key][1][0]].address}
             for key in ordered
         }
-        return restrictions, homes, assigned
+        # Of others Dask decides. A shuffle begins at the worker of its barrier.
+        certain = {
+            key: home
+            for key, home in homes.items()
+            if (
+                key not in free
+                and not states[key].loose_restrictions
+                and len(restrictions[key]) == 1
+            )
+            or id_from_key(key) is not None
+        }
+        return restrictions, certain, assigned
 
     def _where(self, state: Any, index: Mapping[str, int]) -> tuple[float, Sequence[int]] | None:
         """Return the size and the workers of a task's result, as when they were first known."""

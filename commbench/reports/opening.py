@@ -269,7 +269,7 @@ def _sentence(
     )
     # Its launches are too few, or too different.
     fastest = next(iter(names))
-    left = [names[case] + ", with the lowest median" * (case == fastest) for case in open_]
+    left = [names[case] + " (lowest median)" * (case == fastest) for case in open_]
     return f"{text} as long as {names[base]}" + f"; undecided: {_listed(left)}" * bool(left)
 
 

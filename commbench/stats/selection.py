@@ -136,8 +136,8 @@ def n_warmup(seconds: np.ndarray[Any, Any]) -> int:
         return 0
     late = seconds[half:]
     limit = (1 + _FLOOR) * np.median(late)
-    # The last one may be shorter; a test of a single sample never gives such a p.
-    for begin in range(0, half - 1, window):
+    # The last one may be shorter; tests of one or two samples never give such a p.
+    for begin in range(0, half - 2, window):
         early = seconds[begin : min(begin + window, half)]
         if np.median(early) <= limit or inference.larger(early, late) > _ALPHA:
             return begin

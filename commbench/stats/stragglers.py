@@ -63,8 +63,6 @@ MIN_TRANSFERS = 3
 """One disturbed transfer spoils the median of fewer."""
 MIN_PAIRS = 4
 """Among fewer pairs a test can't say which one is the exception."""
-_MAX_CONCURRENCY = 1.5
-"""The batches of a P2P pair that are under way at once, from which they count together."""
 _ALIKE = 2.0
 """How many times as large or small as usual the transfers of a pair may be, on average."""
 _MIN_WORKERS = 4
@@ -85,7 +83,7 @@ def slow_pairs(run: Run, *, both_ways: bool = False) -> pd.DataFrame:
 
     Pairs with three transfers or more are compared with those of the same case, channel and class
     of link, or with the rate that the run expects of that class, but not those whose transfers have
-    another size. Where P2P batches of pairs overlap, their rate together replaces the median.
+    another size. Pairs with P2P batches are slow if their batches are, alone and together.
     Where rounds have measured all pairs, those that were measured alone, too, must be slow there,
     too: take ``MIN_SLOWDOWN`` times as long as expected, or as pairs of the class alone. (Where no
     other pair of the class was measured alone, it is as much faster than in rounds as the others.)
@@ -129,14 +127,21 @@ def slow_pairs(run: Run, *, both_ways: bool = False) -> pd.DataFrame:
 def comparable(run: Run) -> pd.DataFrame:
     """Return names and ``q50_Bps`` of the pairs that can be compared with others of their group.
 
-    Where P2P batches of pairs overlap, ``q50_Bps`` is ``busy_Bps``.
+    ``q50_Bps`` of pairs with P2P batches is that of all batches under way at a time, and a pair is
+    as fast as its batches, alone or together, are in comparison with those of others.
     """
-    known = run.pairs[[*_NAMES, "n", "n_untimed", "bytes", "busy_Bps", "concurrency"]]
+    known = run.pairs[[*_NAMES, "n", "n_untimed", "bytes", "concurrency"]]
     enough = known["n"] - known["n_untimed"] >= MIN_TRANSFERS
     known = known[(known["q50_Bps"] > 0) & enough]
-    known = known.assign(
-        q50_Bps=known["q50_Bps"].mask(_overlap(run.pairs)[known.index], known["busy_Bps"])
+    # Batches that share a link are slow, and a pair that has one at a time has less at a time.
+    single = known.loc[known["channel"] == "p2p", [*_GROUP, "q50_Bps"]]
+    together = single["q50_Bps"] * known["concurrency"].clip(lower=1.0)
+    usual, usual_together = (
+        rates.groupby([single[name] for name in _GROUP], observed=True).transform("median")
+        for rates in (single["q50_Bps"], together.dropna())
     )
+    rates = np.fmax(single["q50_Bps"] / usual, together / usual_together) * usual_together
+    known = known.assign(q50_Bps=rates.reindex(known.index).fillna(known["q50_Bps"]))
     known = without_repeats(known)
     # A small transfer is mostly latency, so that its rate is lower on the same link.
     size = known["bytes"] / known["n"]
@@ -148,16 +153,6 @@ def without_repeats(pairs: pd.DataFrame) -> pd.DataFrame:
     """Return `pairs` without the few that were measured alone where rounds have measured all."""
     complete = pairs["case_id"][pairs["channel"] == ROUNDS]
     return pairs[(pairs["channel"] == ROUNDS) | ~pairs["case_id"].isin(complete)]
-
-
-def _overlap(pairs: pd.DataFrame) -> pd.Series[bool]:
-    """Return a mask of the pairs in groups where batches share a link: each has a part of its rate.
-
-    That is one measure for all that are compared: without overlap, both are the same.
-    """
-    batches = pairs[pairs["channel"] == "p2p"]
-    most = batches.groupby(_GROUP, observed=True)["concurrency"].transform("max")
-    return (most >= _MAX_CONCURRENCY).reindex(pairs.index, fill_value=False)
 
 
 def _is_slow_again(table: pd.DataFrame, run: Run) -> pd.Series[bool]:
@@ -412,7 +407,6 @@ def _logs_by_launch(
     # Workers of other classes have the number 0.
     numbers = np.full(n * n, -1, dtype=np.int32)
     numbers[(src + 1) * n + dst + 1] = np.arange(len(group))
-    overlap = _overlap(run.pairs)[group.index].to_numpy()
     launches = log["launch"].unique()
     logs = np.full((len(launches), len(group)), np.nan)
     for number, launch in enumerate(launches):
@@ -429,11 +423,11 @@ def _logs_by_launch(
         del rows
         first = grouping.starts(pair)
         (values,) = grouping.quantiles(np.log((stop_s - start_s) / nbytes), pair, [0.5])
-        together = overlap[pair]
-        batch = pair[together]
-        busy_s = grouping.union_lengths(start_s[together], stop_s[together], batch)
-        total = np.add.reduceat(nbytes[together], grouping.starts(batch))
-        values[overlap[pair[first]]] = np.log(busy_s / total)
+        if channel == "p2p" and len(first):
+            busy_s = grouping.union_lengths(start_s, stop_s, pair)
+            together = values - np.log(np.add.reduceat(stop_s - start_s, first) / busy_s)
+            usual, usual_together = np.median(values), np.median(together)
+            values = np.minimum(values - usual, together - usual_together) + usual_together
         logs[number, pair[first]] = values
     return pd.DataFrame(logs)
 

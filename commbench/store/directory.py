@@ -21,7 +21,7 @@ from typing import IO
 from commbench import model
 from commbench.errors import ResultsError, UnwritableError, UsageError
 from commbench.model import Manifest, Record
-from commbench.store import files, parts, records
+from commbench.store import parts, records
 from commbench.store.parts import Parts, writing
 
 _RECORDS = "samples.jsonl"
@@ -53,7 +53,7 @@ class RunStore:
         path = output / manifest.id
         try:
             path.mkdir(parents=True, exist_ok=True)
-            files.replace(path / "run.json", _text(manifest))
+            _write_whole(path / "run.json", _text(manifest))
         except OSError as error:
             raise _not_made(path, error) from error
         store = cls(path, manifest)
@@ -116,7 +116,7 @@ class RunStore:
         path = self.path / name
         with writing(self.path, path):
             path.parent.mkdir(exist_ok=True)
-            files.replace(path, content)
+            _write_whole(path, content)
 
     def finish(self) -> None:
         """Merge the parts of each kind, then close the file, which lets others have the run.
@@ -157,6 +157,16 @@ def _open_for_append(path: Path) -> IO[str]:
 
 def _text(manifest: Manifest) -> str:
     return json.dumps(dataclasses.asdict(manifest), indent=1)
+
+
+def _write_whole(path: Path, content: str | bytes) -> None:
+    temporary = path.with_name(path.name + ".part")
+    try:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def _not_made(path: Path, error: OSError) -> UnwritableError:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,6 +15,8 @@ from commbench.errors import UnwritableError
 def write(path: Path, content: str | bytes) -> None:
     """Write text, as UTF-8, or bytes to `path`, in an existing folder.
 
+    A file that exists is replaced if all could be written.
+
     Raises
     ------
     UnwritableError
@@ -20,21 +24,20 @@ def write(path: Path, content: str | bytes) -> None:
     """
     data = content.encode() if isinstance(content, str) else content
     with writing(path):
-        if path.is_file() and os.access(path.resolve().parent, os.W_OK):
-            replace(path.resolve(), data)
+        target = path.resolve()
+        if target.is_file() and target.stat().st_nlink == 1 and os.access(target.parent, os.W_OK):
+            # Where it may not be written, this says so.
+            with target.open("r+b"):
+                pass
+            temporary = Path(tempfile.mkdtemp(dir=target.parent)) / target.name
+            try:
+                temporary.write_bytes(data)
+                shutil.copymode(target, temporary)
+                temporary.replace(target)
+            finally:
+                shutil.rmtree(temporary.parent)
         else:
             path.write_bytes(data)
-
-
-def replace(path: Path, content: str | bytes) -> None:
-    """Write text, as UTF-8, or bytes to `path`; if that fails, the file stays as it is."""
-    temporary = path.with_name(path.name + ".part")
-    try:
-        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
-        temporary.replace(path)
-    except OSError:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 @contextmanager

@@ -6,15 +6,14 @@ launch, as a script runs in a process that ``multiprocessing`` starts, so that w
 
 Parameters: the keywords of the function with a number, a text or a boolean as default.
 
-The sample is the time of a call, until the collections that it returns and the client's futures are
-computed.
+The sample is the time of a call, until the futures and collections that it returns are computed: in
+lists, tuples, sets, dicts, dataclasses, and objects of classes of the function's package.
 Its result is not verified, and its payload is not known.
 """
 
 from __future__ import annotations
 
 import ast
-import asyncio
 import gc
 import hashlib
 import importlib
@@ -22,13 +21,13 @@ import os
 import runpy
 import sys
 from collections import deque
-from collections.abc import Collection, Iterator, Mapping, ValuesView
+from collections.abc import Iterator, Mapping, ValuesView
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, make_dataclass
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
 from commbench.errors import LaunchError, UsageError
@@ -118,7 +117,7 @@ class UserCode(ClusterWorkload):
     def compute(self, client: Any, graph: Any) -> Any:
         """Call the function, and return its result; persist the lazy collections in it, if any."""
         from dask.base import is_dask_collection
-        from distributed import Future, futures_of
+        from distributed import Future
 
         del graph
         with _explained(f"{self.source.function} of {self.source.name}", client):
@@ -143,32 +142,25 @@ class UserCode(ClusterWorkload):
             elif is_dataclass(part) and not isinstance(part, type) and id(part) not in seen:
                 seen.add(id(part))
                 unread += [getattr(part, f.name) for f in fields(part) if hasattr(part, f.name)]
+            elif self._is_of_user(type(part)) and id(part) not in seen:
+                seen.add(id(part))
+                unread += vars(part).values()
             else:
                 others.append(part)
         # Graphs with common tasks are submitted as one, as by `dask.compute`.
-        if lazy:
-            others = [*client.persist(lazy), *others]
-        # An object of another class may have some, too.
-        others += _pending(client, {future.key for future in futures_of(others)})
-        return others if any(isinstance(each, Future) for each in others) or lazy else result
+        if lazy or any(isinstance(part, Future) for part in others):
+            return [*(client.persist(lazy) if lazy else ()), *others]
+        return result
+
+    def _is_of_user(self, kind: type) -> bool:
+        """Return whether a class whose objects have attributes is defined beside the function."""
+        # Others may be as large as a client, with all that it knows.
+        package = self._function.__module__.partition(".")[0]
+        ours = kind is SimpleNamespace or kind.__module__.partition(".")[0] == package
+        return ours and "__dict__" in dir(kind)
 
     def verify(self, client: Any, result: Any) -> None:
         """Do nothing: what the result should be is not known."""
-
-
-def _pending(client: Any, known: Collection[str]) -> list[Any]:
-    """Return the futures of a client that are neither finished nor known."""
-    from distributed import Future
-
-    def pending() -> list[Any]:
-        states = client.futures.copy().items()
-        return [key for key, state in states if state.status == "pending" and key not in known]
-
-    if not pending():
-        return []
-    # Futures that nobody has any more are released in the event loop.
-    client.sync(asyncio.sleep, 0)
-    return [Future(key, client) for key in pending()]
 
 
 @contextmanager

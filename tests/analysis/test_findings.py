@@ -663,21 +663,24 @@ def test_a_worker_with_most_of_the_work_is_named():
 
 
 @pytest.mark.parametrize(
-    ("seconds", "numbers", "remedy"),
+    ("seconds", "numbers", "nbytes", "remedy"),
     [
-        # As many tasks that take twice as long, more tasks, and tasks one after the other.
-        ((2.0, 4.0), (40, 40), "see what slows it down (clock, cores, other programs): as many"),
-        ((2.0, 4.0), (20, 40), "divide the data evenly"),
-        ((0.0, 9.0), (0, 9), "see whether tasks need each other"),
+        # As many tasks that take twice as long.
+        ((2.0, 4.0), (40, 40), (9, 9), "see what slows it down (clock, cores, other programs)"),
+        # They have larger results, or there are more.
+        ((2.0, 4.0), (40, 40), (9, 18), "divide the data evenly"),
+        ((2.0, 4.0), (20, 40), (9, 9), "divide the data evenly"),
+        # Tasks one after the other.
+        ((0.0, 9.0), (0, 9), (9, 9), "see whether tasks need each other"),
     ],
 )
-def test_a_slow_host_or_a_chain_of_tasks_is_no_uneven_data(seconds, numbers, remedy):
+def test_a_slow_host_or_a_chain_of_tasks_is_no_uneven_data(seconds, numbers, nbytes, remedy):
     records = changed(iterations(CASE, tasks={"cpu_seconds": 1.0}), "tasks", cpu_seconds=9.0)
     for launch in range(6):
-        for worker, total_s, n in zip("01", seconds, numbers, strict=True):
+        for worker, total_s, n, size in zip("01", seconds, numbers, nbytes, strict=True):
             records += [
                 task(CASE, 100 * launch + k * total_s / n, 100 * launch + (k + 1) * total_s / n,
-                     worker=worker, launch=launch, key=f"fit-{worker}-{k}")
+                     worker=worker, launch=launch, key=f"fit-{worker}-{k}", nbytes=size)
                 for k in range(n)
             ]  # fmt: skip
     records += launches(

@@ -1,8 +1,9 @@
 import time
 from collections import Counter
 
+import numpy as np
 import pytest
-from distributed import wait
+from distributed import as_completed, futures_of, wait
 
 from commbench.harness import pinning
 from commbench.harness.measure.cluster import until_forgotten
@@ -120,6 +121,40 @@ def test_submitted_tasks_are_spread_and_follow_inputs_that_are_not_ready(client,
         assert set(Counter(where[f.key][0] for f in sources).values()) == {2}
 
 
+def test_tasks_after_a_shuffle_in_other_graphs_run_where_its_outputs_are(client):
+    """While a shuffle is active, Dask restricts its outputs to workers that it chose."""
+    import dask.array as da
+
+    x = client.persist(da.random.default_rng(1).random((80, 80), chunks=(10, 80)))
+    wait(x)
+    for _ in range(2):
+        client.run_on_scheduler(pinning.activate, True)
+        parts = client.persist(x.rechunk((80, 10), method="p2p"))
+        sums, outputs = [], []
+        for future in as_completed(futures_of(parts)):
+            outputs.append(future)
+            sums.append(client.submit(np.sum, future, pure=False))
+        wait(sums)
+        client.run_on_scheduler(pinning.activate, False)
+        where = client.who_has([*sums, *outputs])
+        assert [where[f.key] for f in sums] == [where[f.key] for f in outputs]
+        del parts, sums, outputs, future
+
+
+@pytest.mark.parametrize("loose", [True, False])
+def test_tasks_that_may_run_on_several_workers_are_followed(client, loose):
+    workers = [*client.nthreads()]
+    client.run_on_scheduler(pinning.activate, True)
+    given = {"workers": workers[-1:] if loose else workers, "allow_other_workers": loose}
+    first = [client.submit(bytes, 10**5 + n, pure=False, **given) for n in range(6)]
+    wait(first)
+    after = [client.submit(len, future, pure=False) for future in first]
+    wait(after)
+    client.run_on_scheduler(pinning.activate, False)
+    where = client.who_has([*first, *after])
+    assert [where[f.key] for f in after] == [where[f.key] for f in first]
+
+
 def test_a_failure_to_pin_ends_the_launch(client):
     def fail(dask_scheduler):
         dask_scheduler.plugins[pinning.Pinning.name].error = KeyError("x")
@@ -143,8 +178,6 @@ def client(cluster):
 
 
 def workers_of(client, collection) -> dict:
-    from distributed import futures_of
-
     client.run_on_scheduler(pinning.activate, True)
     result = client.persist(collection)
     wait(result)

@@ -79,7 +79,7 @@ def test_an_efficiency_that_could_be_above_half_is_not_called_below(scaled):
         "merge over tcp scales to at least 2 workers: of 4, each does 50% of the work of each of 2."
     )
     (said, *_) = verdicts(scaled(*points, spread=(1.0,)))
-    assert "probably fewer than 4 workers for this work, and 2 may pay" in said
+    assert "probably fewer than 4 workers for this work. Of 4," in said
 
 
 def test_no_number_of_workers_behind_the_first_that_does_not_pay_is_advised(scaled):

@@ -39,7 +39,17 @@ def test_launches_of_fewer_than_40_samples_keep_them(n):
 
 @pytest.mark.parametrize(
     ("n", "n_slow", "n_expected"),
-    [(50, 20, 20), (59, 20, 20), (44, 20, 20), (50, 25, 0), (43, 21, 0), (42, 21, 0), (60, 30, 0)],
+    [
+        (50, 20, 20),
+        (59, 20, 20),
+        (46, 20, 20),
+        (50, 25, 0),
+        (43, 21, 0),
+        (44, 22, 0),
+        (46, 23, 0),
+        (64, 32, 0),
+        (60, 30, 0),
+    ],
 )
 def test_what_is_left_of_the_first_half_is_a_window_too(n, n_slow, n_expected):
     values = noise(n)

@@ -109,6 +109,22 @@ def test_batches_that_overlap_a_little_less_are_compared_by_the_same_measure(rec
     assert slow(recorded, case, records).empty
 
 
+@pytest.mark.parametrize("others", [1.0, 1.65])
+def test_a_single_batch_that_stalls_makes_no_pair_slow(others, recorded):
+    case, records = builders.case(n_workers=4), []
+    for launch in range(6):
+        for src, dst in itertools.permutations("0123", 2):
+            start_s = 0.0
+            for number in range(30):
+                stop_s = start_s + 0.01 + 0.3 * ((src, dst, number) == ("0", "1", 4))
+                records.append(
+                    builders.transfer(case, start_s, stop_s, 10**6, src=src, dst=dst,
+                                      launch=launch, channel="p2p")
+                )  # fmt: skip
+                start_s = stop_s if (src, dst) == ("0", "1") else start_s + 0.01 / others
+    assert slow(recorded, case, records).empty
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_a_link_of_a_class_without_others_alone_is_compared_with_rounds(seed, recorded):
     # In rounds all links have 40 % of their rate; of the rack no other is alone.

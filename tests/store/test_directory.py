@@ -305,8 +305,10 @@ def test_a_file_that_cannot_be_written_whole_stays_as_it_was(tmp_path, file_size
     with pytest.raises(UnwritableError, match="File too large"):
         files.write(link, 2000 * "x")
     assert file.read_text() == "old"
+    file.chmod(0o640)
     files.write(link, "new")
     file_size_limit(0)
+    assert file.stat().st_mode & 0o777 == 0o640
     assert (file.read_text(), link.is_symlink()) == ("new", True)
     assert {each.name for each in tmp_path.iterdir()} == {"references.toml", "link.toml"}
 

@@ -701,6 +701,9 @@ def test_a_pause_of_a_worker_counts_in_all_regions_around_it(started, tmp_path):
     def switch(name, dask_worker):
         dask_worker.status = Status[name]
 
+    def status(address, dask_scheduler):
+        return dask_scheduler.workers[address].status
+
     with commbench.profile(started, "outer", output=tmp_path) as run:
         for _ in range(4):
             with run.region("inner"):
@@ -710,6 +713,11 @@ def test_a_pause_of_a_worker_counts_in_all_regions_around_it(started, tmp_path):
             started.run(switch, "paused", workers=[address])
             time.sleep(0.2)
             started.run(switch, "running", workers=[address])
+            # The scheduler learns of it some time later.
+            processes.until(
+                lambda: started.run_on_scheduler(status, address) == Status.running,
+                "the scheduler's record of the end of a pause",
+            )
     paused_s = run.spills.set_index("workload")["paused_seconds"]
     assert {*paused_s.index} == {"outer", "last"}
     assert paused_s["outer"] == pytest.approx(paused_s["last"], rel=0.05)

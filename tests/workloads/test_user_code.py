@@ -6,7 +6,7 @@ import textwrap
 
 import processes
 import pytest
-from distributed import futures_of
+from distributed import Event, futures_of
 
 from commbench import workloads
 from commbench.cli import run_command
@@ -229,8 +229,8 @@ def call(client, write, monkeypatch):
         ("Factor(client.submit(local, 3))", [6]),
         ("Slotted(lazy(1, 3))", [6]),
         ("deque([lazy(1, 3)])", [6]),
-        ("SimpleNamespace(x=client.submit(slow, 3))", [6]),
-        ("Other(client.map(slow, [3, 4]))", [6, 8]),
+        ("SimpleNamespace(x=client.submit(local, 3))", [6]),
+        ("Other(client.map(local, [3, 4]))", [6, 8]),
     ],
     ids=[
         "future", "lazy collection", "several", "generator", "values", "dataclass", "slots",
@@ -239,7 +239,6 @@ def call(client, write, monkeypatch):
 )  # fmt: skip
 def test_a_result_is_computed_by_workers_that_get_functions_by_value(result, values, client, call):
     source = f"""
-        import time
         from collections import deque
         from types import SimpleNamespace
 
@@ -249,10 +248,6 @@ def test_a_result_is_computed_by_workers_that_get_functions_by_value(result, val
         class Other:
             def __init__(self, value):
                 self.value = value
-
-        def slow(number):
-            time.sleep(0.3)
-            return 2 * number
 
         @dataclass
         class Factor:
@@ -278,15 +273,18 @@ def test_a_result_is_computed_by_workers_that_get_functions_by_value(result, val
     assert sorted(client.gather(futures_of(call(source)))) == values
 
 
-def test_a_future_that_nobody_has_is_not_awaited(call, client):
+def test_a_future_that_is_not_returned_is_not_awaited(call, client):
     source = """
-        import time
+        from distributed import Event
+
+        KEPT = []
 
         def main(client):
-            client.submit(time.sleep, 20)
+            KEPT.append(client.submit(lambda: Event("go").wait("20s"), pure=False))
             return 3
     """
     assert call(source) == 3
+    Event("go").set()
 
 
 def test_annotations_of_dataclasses_can_be_text(call):

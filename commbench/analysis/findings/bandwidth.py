@@ -12,8 +12,8 @@ from commbench.model.units import format_bandwidth, format_bytes
 from commbench.stats import MIN_LAUNCHES
 from commbench.stats.selection import good_launches
 
-_COMPRESSED = 1.1
-"""The sizes that Dask estimates are less exact."""
+_LESS = 1.1
+"""The bytes in memory for each on the wire from which a finding has both."""
 
 
 def find(case: CaseRecords) -> Iterator[Finding]:
@@ -31,8 +31,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     rate = large["nbytes"].sum() / large["seconds"].sum()
     coding = case.activity("serialize", "deserialize", contexts=("gather-dep", "get-data")).median()
     size = format_bytes(int(moved))
-    if case.compressed_by > _COMPRESSED:
-        size += f" ({format_bytes(int(moved / case.compressed_by))} compressed)"
+    if case.bytes_per_wire_byte > _LESS:
+        size += f" ({format_bytes(int(moved / case.bytes_per_wire_byte))} on the wire)"
     remedy, names = "move less: fewer columns, smaller types, an early filter", list[str]()
     doubt = "a fetch also lasts while sender and receiver are busy with other messages"
     # What a fetch makes a worker spill or read again is serialized, too.

@@ -287,8 +287,8 @@ class CaseRecords:
         return len(self.tasks) / max(1, len(self.wall_s))
 
     @property
-    def compressed_by(self) -> float:
-        """The bytes in memory that workers fetched, for each that was on the wire; at least 1."""
+    def bytes_per_wire_byte(self) -> float:
+        """The bytes by Dask's estimate of sizes in memory, for each on the wire; at least 1."""
         coverage = self.rows(self.run.coverage)["coverage"].dropna()
         return max(1.0, float(coverage.max())) if len(coverage) else 1.0
 

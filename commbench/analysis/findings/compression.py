@@ -56,7 +56,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         evidence="activities: compress, decompress; coverage: logged against wire bytes",
         effect=case.effect(lost.clip(lower=0.0), least_lost.clip(lower=0.0), at_ends),
         remedy="measure without it: distributed.comm.compression: null",
-        doubt="over a slow network it pays, and transfers look the same where loops are busy"
+        doubt="over a slow network it pays, and busy event loops make a fast one look slow"
         + "; what workers spill is compressed, too" * bool(case.findings(spilling.RULE)),
         trials=({"distributed.comm.compression": "null"},),
     )

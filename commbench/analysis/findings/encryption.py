@@ -22,7 +22,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     log = case.transfers
     moved = log.groupby(["launch", "iteration"])["nbytes"].sum()
     # What is compressed is encrypted then.
-    moved = moved.reindex(case.wall_s.index, fill_value=0) / case.compressed_by
+    moved = moved.reindex(case.wall_s.index, fill_value=0) / case.bytes_per_wire_byte
     # Each byte is encrypted by one worker, and decrypted by another. Full cores share this work.
     at_once = np.fmin(case.n_workers, case.n_cores) if case.has_full_cores else case.n_workers
     coded = 2 * _SECONDS_PER_BYTE * moved / at_once / case.wall_s

@@ -37,7 +37,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     rate_Bps = (log["nbytes"] / log["seconds"]).median() if len(log) else _USUAL_BPS  # noqa: N806
     # All of them together can't be faster than one.
     rate_Bps = np.maximum(rate_Bps, sent / case.wall_s)  # noqa: N806 - the spelling of the unit
-    is_direct = case.case.params.get("direct") or case.case.cluster.dask_config.get(_DIRECT)
+    config = {key.replace("_", "-"): v for key, v in case.case.cluster.dask_config.items()}
+    is_direct = case.case.params.get("direct") or config.get(_DIRECT)
     idle = case.share("idle_s")
     ways = (1,) if is_direct else (1, 2)
     estimates = [np.minimum(idle, n * sent / rate_Bps / case.wall_s) for n in ways]

@@ -37,8 +37,9 @@ def find(case: CaseRecords) -> Iterator[Finding]:
                 remedy = f"divide the step {name}: one task of it takes most of that time"
             elif "compute_s" in parts and (times := _slowness(case, worker)) > _SLOWER:
                 remedy = (
-                    f"see what slows it down (clock, cores, other programs): as many tasks take "
-                    f"{times:.1f} times as long there; or divide the data evenly, if its are larger"
+                    f"see what slows it down (clock, cores, other programs): its tasks take "
+                    f"{times:.1f} times as long as others' of the same names; or divide the data "
+                    "evenly, if its tasks read more"
                 )
             elif "compute_s" in parts and _is_chain(case):
                 remedy = (
@@ -71,7 +72,7 @@ def _long_task(case: CaseRecords, worker: str, share: float) -> str:
 def _slowness(case: CaseRecords, worker: str) -> float:
     """Return how many times as long a worker's tasks take as the same tasks of the others.
 
-    It is 1 if the worker has other tasks, or more of them than the others.
+    It is 1 if the worker has other tasks, more of them than the others, or with larger results.
     """
     if case.tasks.empty:
         return 1.0
@@ -84,7 +85,9 @@ def _slowness(case: CaseRecords, worker: str) -> float:
     numbers, seconds = (by_worker[each].drop(columns=worker) for each in ("size", "median"))
     n, usual_n = by_worker["size"][worker].fillna(0), numbers.fillna(0).mean(axis=1)
     usual_s = seconds.median(axis=1)
-    if n.sum() > 1.2 * usual_n.sum():
+    nbytes = tasks.groupby("worker")["nbytes"].sum()
+    has_more = nbytes[worker] > _SLOWER * nbytes.drop(worker).mean()
+    if n.sum() > 1.2 * usual_n.sum() or has_more:
         return 1.0
     known = usual_s.notna() & (n > 0)
     expected_s = (n * usual_s)[known].sum()

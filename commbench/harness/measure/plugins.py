@@ -27,6 +27,7 @@ import os
 import resource
 import threading
 import time
+import uuid
 from collections import defaultdict, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -199,6 +200,7 @@ class TurnCounter:
         self.n_turns, self.n_long, self.long_seconds = 0, 0, 0.0
         self.long_turns: deque[tuple[float, float]] = deque(maxlen=_MAX_LONG_TURNS)
         self._n_seen: dict[str, int] = {}
+        self.name = uuid.uuid4().hex
         self._selector = getattr(loop, "_selector", None)
         if self._selector is None:
             return
@@ -326,7 +328,7 @@ def read(times: bool, reader: str = "", dask_worker: Any = None) -> str:
 
     Returns
     -------
-    {"pid": int, "counted_by": int, "clock": s, "cpu": s, "delay": s, "n_turns": int,
+    {"pid": int, "counted_by": str, "clock": s, "cpu": s, "delay": s, "n_turns": int,
     "n_long": int, "long_seconds": s, "long_turns": [[s, s], ...], "n_task_threads": int,
     "roles": {thread id: role}, "totals": [[context, label, s], ...],
     "times": {thread id: [s, s]}}
@@ -341,7 +343,7 @@ def read(times: bool, reader: str = "", dask_worker: Any = None) -> str:
     return json.dumps(
         {
             "pid": os.getpid(),
-            "counted_by": id(turns),
+            "counted_by": turns.name if turns is not None else "",
             "clock": time.perf_counter(),
             "cpu": time.process_time(),
             "delay": worker.scheduler_delay if worker is not None else 0.0,

@@ -153,7 +153,8 @@ def plot(run: Run) -> Figure | None:
         + " p2p: batches of P2P shuffles in the sender's log, without waiting in its queue and"
         " without the receiver's handling."
         * ("p2p" in channels)
-        + " All measured iterations of all launches. Colour = multiple of the panel's median pair."
+        + " All measured iterations of all launches. Colour = multiple of the panel's median pair,"
+        " of suspected pairs alone of the others'."
         " Logged = bytes in the logs ÷ bytes on the wire."
         + " In a cell: 25 % quantile, median (bold), 75 %."
         * (min(len(grid.workers) for grid in grids) <= QUANTILES_UP_TO)
@@ -231,7 +232,8 @@ def _draw_block(part: SubFigure, block: _Block, run: Run, least: str) -> None:
         used, shown, matrices, medians, strict=True
     ):
         name = case.variant if channel == "gather" else f"{case.variant}, {channel}"
-        typical = "" if math.isnan(median) else f"median pair {number(median * factor)} {unit}"
+        pair = "median of the others" if channel == AGAIN else "median pair"
+        typical = "" if math.isnan(median) else f"{pair} {number(median * factor)} {unit}"
         style.entitle(ax, name, _note(run, case, typical), width_in)
         incomplete |= _draw_matrix(ax, pairs, matrix, block, factor, median, norm)
         slow_cells = np.unique(np.stack(block.grid.cells(slow)), axis=1)

@@ -19,7 +19,7 @@ from matplotlib.colors import LogNorm, to_hex
 
 from commbench.analysis.run import Run
 from commbench.machine.topology.workers import UNKNOWN
-from commbench.model import Case
+from commbench.model import AGAIN, Case
 from commbench.model.units import format_bytes, format_seconds
 from commbench.reports.figures import style
 from commbench.reports.figures.pair_figure import MAP, Grid, ratio_scale, typical_Bps
@@ -65,6 +65,7 @@ class Block:
     scale: tuple[str, ...]
     note: str
     size: str
+    typical: str
 
 
 def blocks(run: Run) -> list[Block]:
@@ -109,6 +110,7 @@ def _block(
         ends=tuple(str(format_number(float(end or 1.0))) for end in (norm.vmin, norm.vmax)),
         scale=tuple(_colours()[level][0] for level in range(0, 256, 51)),
         note=_note(run, grid, max(case.cluster.n_workers for case in cases), channel, least),
+        typical="median of the others" if channel == AGAIN else "median pair",
         size="roomy" if grid.n_cells <= _TEXT_UP_TO else "dense",
     )
 

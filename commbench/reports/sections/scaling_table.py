@@ -73,7 +73,9 @@ def verdicts(run: Run) -> Iterator[str]:
         limit = int(before["n_workers"].max())
         most = f"at most {plural(limit, 'worker')} for this work"
         if shown.n_workers > limit + 1:
-            most = f"fewer than {shown.n_workers} workers for this work, and {limit} may pay"
+            most = f"fewer than {shown.n_workers} workers for this work"
+            if len(before) > 1:
+                most += f", and {limit} {'pay' if pays.iloc[end - 1] else 'may pay'}"
         yield f"{title}: {sure}{most}. Of {shown.n_workers}, {does}{why}."
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
-from itertools import chain
 
 from commbench.analysis.run import Run
 from commbench.model import Case, Comparison
@@ -22,7 +21,8 @@ _Row = tuple[str, str, str, str]
 
 def tables(run: Run) -> Iterator[Table]:
     """Yield the table, if several backends did at least three different tasks."""
-    if rows := _rows(run):
+    rows, _ = _rows(run)
+    if rows:
         yield Table(
             "Where each backend wins",
             _COLUMNS,
@@ -34,30 +34,35 @@ def tables(run: Run) -> Iterator[Table]:
 
 def verdict(run: Run) -> str:
     """Return how many tasks each backend wins, or an empty string if there is no table."""
-    wins = Counter(fastest for _, fastest, _, _ in _rows(run))
+    rows, failed = _rows(run)
+    wins = Counter(fastest for _, fastest, _, _ in rows)
     undecided = wins.pop("", 0)
     parts = [f"{name} won {n}" for name, n in wins.most_common()]
     parts += [f"{undecided} had no winner"] * bool(undecided)
-    failed = Counter(chain.from_iterable(_failed(run).values()))
     failures = "".join(f"; {name} failed in {n}" for name, n in failed.items())
     tasks = plural(wins.total() + undecided, "task")
     return f"Of {tasks}: {', '.join(parts)}{failures}." if parts else ""
 
 
-def _rows(run: Run) -> list[_Row]:
+def _rows(run: Run) -> tuple[list[_Row], Counter[str]]:
+    """Return the rows, and in how many of them each backend failed."""
     tasks, missing = _tasks(run), _without_comparison(run)
     ids = [*(group[0].baseline_id for group in tasks.values()), *missing.values()]
     if not tasks or len({run.case_labels[case_id] for case_id in ids}) < _LEAST_TASKS:
-        return []
+        return [], Counter()
     why, good, failed = causes(run), good_launches(run), _failed(run)
-    rows = [
-        _row(what, group, why.get(what, ""), failed.get(task(run, group[0].baseline_id), ()))
-        for what, group in tasks.items()
-    ]
+    rows, n_failed = list[_Row](), Counter[str]()
+    for what, group in tasks.items():
+        label, fastest, others, reason = _row(what, group, why.get(what, ""))
+        without = failed.get(task(run, group[0].baseline_id), [])
+        n_failed.update(without)
+        others = ", ".join([others, *(f"{each} failed" for each in without)])
+        rows.append((label, fastest, others, reason))
     for what, case_id in missing.items():
         ended_well = f"only {name(run.cases[case_id])}" if case_id in good else "none"
         rows.append((what, "", f"{ended_well} ended well", ""))
-    return rows
+        n_failed.update(failed.get(task(run, case_id), []))
+    return rows, n_failed
 
 
 def _failed(run: Run) -> dict[str, list[str]]:
@@ -105,7 +110,7 @@ def _tasks(run: Run) -> dict[str, list[Comparison]]:
     return tasks
 
 
-def _row(what: str, group: list[Comparison], why: str, failed: Iterable[str]) -> _Row:
+def _row(what: str, group: list[Comparison], why: str) -> _Row:
     names = {c.baseline_id: c.baseline for c in group}
     names |= {c.candidate_id: c.candidate for c in group}
     ratios = slowdowns(group)
@@ -122,7 +127,6 @@ def _row(what: str, group: list[Comparison], why: str, failed: Iterable[str]) ->
         return (what, "", ", ".join(pairs), why)
     others = [f"{names[slow]} {ratios[best[0], slow]}" for slow in beaten]
     others += [f"{names[case]} undecided" for case in left]
-    others += [f"{each} failed" for each in failed]
     # With others that may be as fast there is no winner.
     fastest = "" if left else " or ".join(names[case] for case in best)
     return (what, fastest, ", ".join(others), why)
