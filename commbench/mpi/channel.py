@@ -392,4 +392,5 @@ class Channel:
         """End without the event loop, which is closed."""
         if self._ended is None:
             self._ended = "the event loop is closed"
+            self._sender.close(self._ended)
             self._abandon_receives()

@@ -124,6 +124,11 @@ class Engine:
             return
         self._wake()
 
+    def extend(self, transfer: Transfer, request: Any, buffer: Any, nbytes: int) -> None:
+        """Add a request to a transfer that was started, and progress it soon."""
+        transfer.extend(request, buffer, nbytes)
+        self._wake()
+
     def admit(self, transfer: Transfer) -> None:
         """Post a receive, at once or when others are complete, and progress it."""
         if transfer.nbytes > MAX_UNADMITTED:

@@ -115,9 +115,10 @@ def agree_on_mode(local: Runtime, peer: Hello) -> str:
             raise FatalCommClosedError(f"{alone}: set that, or use another address first")
         if not local.segments:
             # UCX's TCP finds no route there, and MPICH uses the missing endpoint.
+            transports = os.environ.get("UCX_TLS", "")
             raise FatalCommClosedError(
-                f"{alone}, and UCX has no shared memory (UCX_TLS={os.environ.get('UCX_TLS', '')}): "
-                "allow it, or use another address, such as that of a network interface"
+                f"{alone}, and UCX has no System V shared memory (UCX_TLS={transports}): allow it, "
+                "or use another address, such as that of a network interface"
             )
     spaces = {local.host.rpartition("-")[0], peer.host.rpartition("-")[0]}
     if local.segments and local.host != peer.host and len(spaces) == 1:

@@ -23,6 +23,7 @@ import logging
 import os
 import socket
 import stat
+import struct
 import subprocess
 import sys
 import threading
@@ -47,6 +48,12 @@ logger = logging.getLogger(__name__)
 
 LAUNCHER_PREFIXES = ("PMI_", "PMIX_", "OMPI_COMM_WORLD_", "HYDI_", "MPI_LOCAL")
 _RANKED_BY_LAUNCHER = ("PMI_RANK", "PMIX_RANK", "OMPI_COMM_WORLD_RANK")
+_LAUNCH = (
+    "PMI_RANK", "PMI_SIZE", "PMI_ID", "PMI_JOBID", "PMIX_NAMESPACE", "PMIX_RANK",
+    "OMPI_COMM_WORLD_RANK",
+)  # fmt: skip
+"""What distinguishes the ranks of launches; others may be set as MPI starts."""
+_PMIX = frozenset({"PMIX_RANK", "OMPI_COMM_WORLD_RANK"})
 _OWNER = "COMMBENCH_MPI_LAUNCHED_PID"
 _WORLD_NAMES = ("PMIX_NAMESPACE", "SLURM_STEP_ID", "SLURM_JOB_ID", "PBS_JOBID", "PALS_APID")
 
@@ -268,10 +275,11 @@ def _launcher_environment(is_mpich: bool) -> Iterator[socket.socket | None]:
     inherited = _inherited()
     launched = any(name in inherited for name in _RANKED_BY_LAUNCHER)
     # A world of one needs nothing from its launcher, and there is no telling whether that started
-    # this process or a shell around it and others.
-    is_alone = is_mpich and inherited.get("PMI_SIZE") == "1"
-    lacks_manager = "PMI_FD" in inherited and not _manager_inode()
-    if launched and not is_alone and not lacks_manager and _owns_rank():
+    # this process or a shell around it and others. What PMIx started may have these of a shell.
+    if not _PMIX & inherited.keys():
+        is_alone = is_mpich and inherited.get("PMI_SIZE") == "1"
+        launched &= not is_alone and ("PMI_FD" not in inherited or bool(_manager_inode()))
+    if launched and _owns_rank():
         yield None
         return
     # A child of a launched process inherits its rank, and must not use it, too.
@@ -310,10 +318,17 @@ def _inherited() -> dict[str, str]:
 def _manager_inode() -> int:
     """Return the inode of the connection to the launcher's process manager; 0 if it is closed."""
     try:
-        status = os.fstat(int(os.environ.get("PMI_FD", "")))
+        descriptor = int(os.environ.get("PMI_FD", ""))
+        status = os.fstat(descriptor)
+        if not stat.S_ISSOCK(status.st_mode):
+            return 0
+        with socket.socket(fileno=os.dup(descriptor)) as connection:
+            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            # In a child another socket may have this number.
+            is_own = struct.unpack("3i", credentials)[0] == os.getpid()
+            return 0 if is_own or connection.family != socket.AF_UNIX else status.st_ino
     except (ValueError, OSError):
         return 0
-    return status.st_ino if stat.S_ISSOCK(status.st_mode) else 0
 
 
 def _owns_rank() -> bool:
@@ -321,7 +336,8 @@ def _owns_rank() -> bool:
 
     Its children, which inherit the variables, do not; those that it launches anew have others.
     """
-    launch = json.dumps([sorted(_inherited().items()), _manager_inode()])
+    manager = 0 if _PMIX & os.environ.keys() else _manager_inode()
+    launch = json.dumps([*map(os.environ.get, _LAUNCH), manager])
     owner = f"{os.getpid()} {zlib.crc32(launch.encode())}"
     if os.environ.get(_OWNER, "").partition(" ")[2] != owner.partition(" ")[2]:
         os.environ[_OWNER] = owner

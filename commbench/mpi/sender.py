@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -64,6 +65,7 @@ class Sender:
         self._on_drained = on_drained
         self._on_failure = on_failure
         self._pending: set[Transfer] = set()
+        self._small: Transfer | None = None
         self._drained: asyncio.Future[None] | None = None
         self._closed: str | None = None
         self.n_sent = 0
@@ -93,9 +95,7 @@ class Sender:
             complete = not large and requests[0].Test()
             self.n_sent += 1
             if not complete:
-                transfer = Transfer(requests, (header, large), nbytes, False, self._on_sent)
-                self._pending.add(transfer)
-                self._engine.start(transfer)
+                self._add(requests, header, large, nbytes)
         except BaseException as error:
             # Sends can't be withdrawn: the peer may wait for the rest of this message.
             self._engine.park([Transfer(requests, (header, large), nbytes, False, None)])
@@ -109,10 +109,24 @@ class Sender:
             self._control.record(Record.DOORBELL, self.n_sent)
         return nbytes
 
+    def _add(self, requests: list[Any], header: bytes, large: Sequence[Any], nbytes: int) -> None:
+        small = self._small
+        if not large and small is not None and small in self._pending:
+            # Thousands may wait for a peer that stands still: only the first is tested.
+            self._engine.extend(small, requests[0], header, nbytes)
+            return
+        buffers = (header, large) if large else deque([header])
+        transfer = Transfer(requests, buffers, nbytes, False, self._on_sent)
+        if not large:
+            self._small = transfer
+        self._pending.add(transfer)
+        self._engine.start(transfer)
+
     def _on_sent(self, transfer: Transfer, error: BaseException | None) -> None:
-        self._pending.discard(transfer)
         if error is not None:
+            # It parks this transfer, of which some requests may be incomplete.
             self._on_failure(f"MPI could not send: {error}")
+        self._pending.discard(transfer)
         if not self._pending:
             wake(self._drained)
         self._on_drained()

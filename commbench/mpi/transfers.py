@@ -50,9 +50,9 @@ class Transfer:
     requests
         In the order in which MPI will complete them, or nearly so.
     buffers
-        Kept until the requests are complete.
+        Kept until the requests are complete; of a deque, each until its request is.
     nbytes
-        The bytes of all requests.
+        The bytes of all requests; if there is a buffer for each, those of the largest.
     receives
         Whether they receive: within a host that is where the work of a large message is done.
     on_done
@@ -101,6 +101,17 @@ class Transfer:
         self.due = now + SPIN_S + self.nbytes * per_byte
         self.spin_until = min(self.due, now + MAX_SPIN_S)
 
+    def extend(self, request: Any, buffer: Any, nbytes: int) -> None:
+        """Add a request that MPI completes after all others, or nearly so, and what it reads.
+
+        The buffers are a deque with one for each request: they are released one by one.
+        """
+        # In this order: after an interrupt a buffer may stay, and none may be missing.
+        self.buffers.append(buffer)
+        self.requests.append(request)
+        self.nbytes = max(self.nbytes, nbytes)
+        self._expect()
+
     def post(self) -> bool:
         """Post a receive that has waited; return whether that succeeded."""
         self._expect()
@@ -109,7 +120,7 @@ class Transfer:
 
     def advance(self) -> bool:
         """Call MPI; return whether all is complete."""
-        requests = self.requests
+        requests, began = self.requests, time.perf_counter()
         # Only the first that is incomplete needs a test: all of them have to complete anyway.
         while requests:
             try:
@@ -118,7 +129,12 @@ class Transfer:
             except Exception as error:  # noqa: BLE001 - mpi4py's class is not importable here
                 self._error = error
             requests.popleft()
-            self.spin_until = min(self.due, time.perf_counter() + MAX_SPIN_S)
+            now = time.perf_counter()
+            self.spin_until = min(self.due, now + MAX_SPIN_S)
+            if type(self.buffers) is deque:
+                self.buffers.popleft()
+                if now - began > SLICE_S:
+                    return not requests
         return True
 
     def cancel(self) -> None:
@@ -134,13 +150,23 @@ class Transfer:
         self._on_done = None if then is None else lambda *_: then()
         self._post = None
 
+    @property
+    def has_failed_early(self) -> bool:
+        """Whether a request failed whose buffer nothing else uses, while others go on."""
+        return self._error is not None and type(self.buffers) is deque
+
     def finish(self) -> None:
         """Report the end."""
         self.buffers = None
-        if self._on_done is None:
+        self.report()
+
+    def report(self) -> None:
+        """Report the end, or an error before it, unless that was reported."""
+        on_done, self._on_done = self._on_done, None
+        if on_done is None:
             return
         try:
-            self._on_done(self, self._error)
+            on_done(self, self._error)
         except Exception:
             # The engine must go on for all the others.
             logger.exception("A transfer could not be reported")
@@ -226,6 +252,9 @@ class Transfers(deque[Transfer]):
                 self.pop()
                 transfer.finish()
                 self.admit()
+            elif transfer.has_failed_early:
+                # The others may never be complete.
+                transfer.report()
             called = time.perf_counter()
             spent = called - began
             if n_still < len(self):

@@ -27,7 +27,7 @@ def ucx_environment(address: str) -> Iterator[frozenset[str] | None]:
     if any(Path("/sys/class/net", name, "bridge").exists() for name in devices or ()):
         # By default, UCX leaves out bridges.
         variables["UCX_TCP_BRIDGE_ENABLE"] = os.environ.get("UCX_TCP_BRIDGE_ENABLE", "y")
-    transports = os.environ.get("UCX_TLS", "^")
+    transports = os.environ.get("UCX_TLS") or "^"
     if transports.startswith("^"):
         variables["UCX_TLS"] = f"{transports},posix" if transports[1:] else "^posix"
     elif not {"self", "all"} & {*transports.split(",")}:

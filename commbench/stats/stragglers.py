@@ -128,19 +128,16 @@ def comparable(run: Run) -> pd.DataFrame:
     """Return names and ``q50_Bps`` of the pairs that can be compared with others of their group.
 
     ``q50_Bps`` of pairs with P2P batches is that of all batches under way at a time, and a pair is
-    as fast as its batches, alone or together, are in comparison with those of others.
+    as fast as its batches, each by itself or together, are in comparison with those of others.
     """
-    known = run.pairs[[*_NAMES, "n", "n_untimed", "bytes", "concurrency"]]
+    known = run.pairs[[*_NAMES, "n", "n_untimed", "bytes", "busy_Bps"]]
     enough = known["n"] - known["n_untimed"] >= MIN_TRANSFERS
     known = known[(known["q50_Bps"] > 0) & enough]
     # Batches that share a link are slow, and a pair that has one at a time has less at a time.
-    single = known.loc[known["channel"] == "p2p", [*_GROUP, "q50_Bps"]]
-    together = single["q50_Bps"] * known["concurrency"].clip(lower=1.0)
-    usual, usual_together = (
-        rates.groupby([single[name] for name in _GROUP], observed=True).transform("median")
-        for rates in (single["q50_Bps"], together.dropna())
-    )
-    rates = np.fmax(single["q50_Bps"] / usual, together / usual_together) * usual_together
+    batches = known.loc[known["channel"] == "p2p", [*_GROUP, "q50_Bps", "busy_Bps"]]
+    usual = batches.groupby(_GROUP, observed=True).transform("median")
+    share = (batches[["q50_Bps", "busy_Bps"]] / usual).max(axis=1)
+    rates = share * usual["busy_Bps"]
     known = known.assign(q50_Bps=rates.reindex(known.index).fillna(known["q50_Bps"]))
     known = without_repeats(known)
     # A small transfer is mostly latency, so that its rate is lower on the same link.
@@ -425,7 +422,7 @@ def _logs_by_launch(
         (values,) = grouping.quantiles(np.log((stop_s - start_s) / nbytes), pair, [0.5])
         if channel == "p2p" and len(first):
             busy_s = grouping.union_lengths(start_s, stop_s, pair)
-            together = values - np.log(np.add.reduceat(stop_s - start_s, first) / busy_s)
+            together = np.log(busy_s / np.add.reduceat(nbytes, first))
             usual, usual_together = np.median(values), np.median(together)
             values = np.minimum(values - usual, together - usual_together) + usual_together
         logs[number, pair[first]] = values

@@ -389,13 +389,54 @@ async def test_the_work_for_each_send_to_a_dead_peer_does_not_grow_with_their_nu
 
     monkeypatch.setattr(sender, "Transfer", Counting)
 
-    end = End(Communicator(sends=False))
+    end, large = End(Communicator(sends=False)), bytes(100_000)
     for _ in range(2000):
-        end.channel.send([b"x"])
+        end.channel.send([large])
     end.channel.on_lost("killed")
     await end.ended()
     assert len(end.channel.engine._parked) == 2000
     assert n_comparisons < 10 * 2000
+
+
+@in_event_loop
+async def test_of_small_messages_that_wait_for_a_peer_only_the_first_is_tested() -> None:
+    end = End(Communicator(sends=False))
+    for _ in range(2000):
+        end.channel.send([b"x"])
+    (waiting,) = end.channel.engine._transfers
+    assert len(waiting.requests) == len(waiting.buffers) == end.channel.n_unsent == 2000
+    requests = [*waiting.requests]
+    for request in requests[:1500]:
+        request.complete = True
+    while end.channel.n_unsent > 500:
+        await asyncio.sleep(0)
+    # What has left is released, though others have not.
+    assert len(waiting.requests) == len(waiting.buffers) == 500
+    end.channel.on_lost("killed")
+    await end.ended()
+    assert end.channel.engine._parked == [waiting]
+    for request in requests[1500:]:
+        request.complete = True
+    while end.channel.engine._parked:
+        await asyncio.sleep(0.01)
+    assert waiting.buffers is None
+
+
+@in_event_loop
+async def test_a_small_message_that_fails_ends_the_channel_though_others_wait() -> None:
+    end = End(Communicator(sends=False))
+    for _ in range(3):
+        end.channel.send([b"x"])
+    (waiting,) = end.channel.engine._transfers
+
+    def fail() -> bool:
+        raise RuntimeError("gone")
+
+    waiting.requests[0].Test = fail
+    with pytest.raises(ChannelClosedError, match="MPI could not send: gone"):
+        await asyncio.wait_for(end.channel.receive(), 10)
+    assert end.channel.engine._parked == [waiting]
+    assert len(waiting.requests) == len(waiting.buffers) == 2
 
 
 def test_what_is_parked_after_its_loop_has_ended_goes_to_another() -> None:

@@ -207,7 +207,7 @@ def test_loopback_without_shared_memory_is_refused() -> None:
     local, peer = runtime(World()), hello("f", "elastic", host="boot-1-2")
     local.mode, local.host, local.devices = "elastic", "boot-1-2", frozenset({"lo"})
     local.segments = frozenset()
-    with pytest.raises(FatalCommClosedError, match="UCX has no shared memory"):
+    with pytest.raises(FatalCommClosedError, match="UCX has no System V shared memory"):
         pairing.agree_on_mode(local, peer)
     local.segments = frozenset({7})
     assert pairing.agree_on_mode(local, peer) == "elastic"

@@ -57,7 +57,8 @@ def test_frames_beyond_32_bits_arrive_in_world_mode() -> None:
 
 START = "from commbench.mpi.runtime import runtime; r = runtime('127.0.0.1'); "
 SHOW = START + "import os; os.write(1, f'{r.mode} {r.rank} {r.size}\\n'.encode())"
-PARENT = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SHOW!r}], check=True)"
+CHILD = "import socket; held = [socket.socketpair() for _ in range(20)]; " + SHOW
+PARENT = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {CHILD!r}], check=True)"
 LAUNCH = f"""{START}
 import subprocess, sys
 subprocess.run([{MPIEXEC!r}, "-n", "2", sys.executable, "-c", {SHOW!r}], check=True)
@@ -68,7 +69,7 @@ subprocess.run([{MPIEXEC!r}, "-n", "2", sys.executable, "-c", {SHOW!r}], check=T
 @pytest.mark.parametrize(
     ("number", "code", "shown"),
     [
-        # Python closes the connection to the launcher's process manager.
+        # Python closes the connection to the launcher's process manager: others get its number.
         (1, PARENT, {"elastic 0 1": 1}),
         (2, PARENT, {"elastic 0 1": 2}),
         (1, LAUNCH, {"world 0 2": 1, "world 1 2": 1}),
