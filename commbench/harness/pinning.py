@@ -28,7 +28,7 @@ Like `transfers` this module does not import commbench, so it can be sent by val
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple
@@ -121,6 +121,9 @@ class Pinning(SchedulerPlugin):  # type: ignore[misc] # distributed is untyped
             for key in ordered
             if states[key].host_restrictions or states[key].resource_restrictions
         }
+        # These inputs are being computed, and where is Dask's choice.
+        unknown = needed - present.keys()
+        free |= {key for key, deps in inputs.items() if deps and unknown.issuperset(deps)}
         fixed = {
             key: min(index[address] for address in given)
             for key in ordered
@@ -128,7 +131,7 @@ class Pinning(SchedulerPlugin):  # type: ignore[misc] # distributed is untyped
         }
         results = [key for key in ordered if key in wanted]
         before = self._assigned or Assigned((0.0,) * len(workers))
-        homes, assigned = assign(inputs, present, results, before, fixed)
+        homes, assigned = assign(inputs, present, results, before, fixed, free)
         restrictions = {
             key: set(states[key].worker_restrictions or ())
             if key in free or key in fixed
@@ -225,6 +228,7 @@ def assign(
     results: Sequence[Key],
     before: Assigned,
     fixed: Mapping[Key, int] | None = None,
+    free: Collection[Key] = (),
 ) -> tuple[Homes, Assigned]:
     """Assign each task of a graph to a worker.
 
@@ -241,6 +245,8 @@ def assign(
         What the graphs before it in the iteration were given, with an item for each worker.
     fixed
         The workers of tasks that the graph itself restricts.
+    free
+        Tasks that Dask assigns: those without inputs take no turn.
 
     Returns
     -------
@@ -271,7 +277,11 @@ def assign(
     needed = _needed(inputs, results, n_workers)
     sizes = {key: float(size) for key, (size, _) in present.items()}
     homes: dict[Key, Sequence[int]] = {key: workers for key, (_, workers) in present.items()}
-    sources = [key for key, deps in inputs.items() if not deps and key not in (fixed or {})]
+    sources = [
+        key
+        for key, deps in inputs.items()
+        if not deps and key not in {**(fixed or {}), **dict.fromkeys(free)}
+    ]
     if len(sources) < n_workers:
         spread = {key: (n_before + n) % n_workers for n, key in enumerate(sources)}
         n_before += len(sources)
@@ -295,7 +305,7 @@ def assign(
                 else min(near, key=lambda worker: (load[worker], worker))
             )
         else:
-            worker = spread[key]
+            worker = spread[key] if key in spread else load.index(min(load))
         load[worker] += sizes[key]
         homes[key] = [worker]
     assigned: Homes = {key: (sizes[key], homes[key]) for key in inputs}

@@ -171,7 +171,7 @@ def _start(address: str) -> Runtime:
         before -= made_by({os.getpid()})
         if any(name in os.environ for name in _RANKED_BY_LAUNCHER):
             # Its children inherit the rank, and must not use it.
-            _owns_rank()
+            _owns_rank(is_mpich)
     size = mpi.COMM_WORLD.Get_size()
     if mpi.Query_thread() < mpi.THREAD_MULTIPLE:
         if _has_initialized:
@@ -275,11 +275,12 @@ def _launcher_environment(is_mpich: bool) -> Iterator[socket.socket | None]:
     inherited = _inherited()
     launched = any(name in inherited for name in _RANKED_BY_LAUNCHER)
     # A world of one needs nothing from its launcher, and there is no telling whether that started
-    # this process or a shell around it and others. What PMIx started may have these of a shell.
-    if not _PMIX & inherited.keys():
+    # this process or a shell around it and others. What PMIx started may have these of a shell,
+    # and MPICH those of PMIx.
+    if is_mpich or not _PMIX & inherited.keys():
         is_alone = is_mpich and inherited.get("PMI_SIZE") == "1"
         launched &= not is_alone and ("PMI_FD" not in inherited or bool(_manager_inode()))
-    if launched and _owns_rank():
+    if launched and _owns_rank(is_mpich):
         yield None
         return
     # A child of a launched process inherits its rank, and must not use it, too.
@@ -331,12 +332,12 @@ def _manager_inode() -> int:
         return 0
 
 
-def _owns_rank() -> bool:
+def _owns_rank(is_mpich: bool) -> bool:
     """Return whether this process is the first of its launch to use the launcher's rank.
 
     Its children, which inherit the variables, do not; those that it launches anew have others.
     """
-    manager = 0 if _PMIX & os.environ.keys() else _manager_inode()
+    manager = _manager_inode() if is_mpich or not _PMIX & os.environ.keys() else 0
     launch = json.dumps([*map(os.environ.get, _LAUNCH), manager])
     owner = f"{os.getpid()} {zlib.crc32(launch.encode())}"
     if os.environ.get(_OWNER, "").partition(" ")[2] != owner.partition(" ")[2]:

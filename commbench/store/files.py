@@ -25,7 +25,8 @@ def write(path: Path, content: str | bytes) -> None:
     data = content.encode() if isinstance(content, str) else content
     with writing(path):
         target = path.resolve()
-        if target.is_file() and target.stat().st_nlink == 1 and os.access(target.parent, os.W_OK):
+        is_plain = target.is_file() and not path.is_relative_to("/dev")
+        if is_plain and target.stat().st_nlink == 1 and os.access(target.parent, os.W_OK):
             # Where it may not be written, this says so.
             with target.open("r+b"):
                 pass

@@ -7,7 +7,7 @@ launch, as a script runs in a process that ``multiprocessing`` starts, so that w
 Parameters: the keywords of the function with a number, a text or a boolean as default.
 
 The sample is the time of a call, until the futures and collections that it returns are computed: in
-lists, tuples, sets, dicts, dataclasses, and objects of classes of the function's package.
+lists, tuples, sets, dicts, dataclasses, and objects of classes of the function's package or folder.
 Its result is not verified, and its payload is not known.
 """
 
@@ -23,7 +23,7 @@ import sys
 from collections import deque
 from collections.abc import Iterator, Mapping, ValuesView
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, make_dataclass
+from dataclasses import asdict, dataclass, field, is_dataclass, make_dataclass
 from importlib.machinery import PathFinder
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,6 +35,7 @@ from commbench.workloads.base import ClusterWorkload, Context
 
 _MAIN, _MODULE = "main", "__mp_main__"
 _CLUSTERS = ("Client", "LocalCluster")
+_INSTALLED = "site-packages"
 _PLAIN = frozenset({bool, bytes, complex, float, int, str, type(None)})
 """The classes of values that contain no collection, of which a result may have millions."""
 _TO_ADD = f"""
@@ -127,37 +128,50 @@ class UserCode(ClusterWorkload):
         lazy: list[Any] = []
         others: list[Any] = []
         unread = [result]
-        # Dataclasses may refer to each other.
-        seen = set[int]()
+        # Objects may refer to each other, and millions may be of one class.
+        seen, kinds = dict[int, Any](), dict[type, tuple[str, ...] | None]()
         while unread:
             part = unread.pop()
-            if type(part) in _PLAIN:
+            kind = type(part)
+            if kind in _PLAIN or id(part) in seen:
                 continue
+            seen[id(part)] = part
+            if kind not in kinds:
+                kinds[kind] = self._attributes(kind)
+            names = kinds[kind]
             if is_dask_collection(part):
                 lazy.append(part)
             elif isinstance(part, list | tuple | set | frozenset | deque | ValuesView):
                 unread += part
             elif isinstance(part, Mapping):
                 unread += part.values()
-            elif is_dataclass(part) and not isinstance(part, type) and id(part) not in seen:
-                seen.add(id(part))
-                unread += [getattr(part, f.name) for f in fields(part) if hasattr(part, f.name)]
-            elif self._is_of_user(type(part)) and id(part) not in seen:
-                seen.add(id(part))
-                unread += vars(part).values()
-            else:
+            elif names is None:
                 others.append(part)
+            else:
+                unread += [getattr(part, name) for name in names if hasattr(part, name)]
+                unread += getattr(part, "__dict__", {}).values()
         # Graphs with common tasks are submitted as one, as by `dask.compute`.
         if lazy or any(isinstance(part, Future) for part in others):
             return [*(client.persist(lazy) if lazy else ()), *others]
         return result
 
-    def _is_of_user(self, kind: type) -> bool:
-        """Return whether a class whose objects have attributes is defined beside the function."""
-        # Others may be as large as a client, with all that it knows.
-        package = self._function.__module__.partition(".")[0]
-        ours = kind is SimpleNamespace or kind.__module__.partition(".")[0] == package
-        return ours and "__dict__" in dir(kind)
+    def _attributes(self, kind: type) -> tuple[str, ...] | None:
+        """Return the slots of a class that is a dataclass or the user's; None of any other.
+
+        The user's are those of modules in the folder of the file, and in its package: others may be
+        as large as a client, with all that it knows.
+        """
+        file = str(getattr(sys.modules.get(kind.__module__), "__file__", None) or "")
+        package, folder = kind.__module__.partition(".")[0], self.source.file.resolve().parent
+        is_users = (
+            kind.__module__ == _MODULE
+            or package == self.source.name.partition(":")[0].partition(".")[0]
+            or (file and Path(file).resolve().is_relative_to(folder) and _INSTALLED not in file)
+        )
+        if not (kind is SimpleNamespace or is_dataclass(kind) or is_users):
+            return None
+        slots = (getattr(each, "__slots__", ()) for each in kind.__mro__)
+        return tuple(name for each in slots for name in ([each] if isinstance(each, str) else each))
 
     def verify(self, client: Any, result: Any) -> None:
         """Do nothing: what the result should be is not known."""

@@ -147,6 +147,11 @@ def test_tasks_that_may_run_on_several_workers_are_followed(client, loose):
     client.run_on_scheduler(pinning.activate, True)
     given = {"workers": workers[-1:] if loose else workers, "allow_other_workers": loose}
     first = [client.submit(bytes, 10**5 + n, pure=False, **given) for n in range(6)]
+
+    def known(dask_scheduler):
+        return [*dask_scheduler.plugins[pinning.Pinning.name]._homes]
+
+    assert not {*client.run_on_scheduler(known)} & {future.key for future in first}
     wait(first)
     after = [client.submit(len, future, pure=False) for future in first]
     wait(after)

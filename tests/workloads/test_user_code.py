@@ -231,19 +231,40 @@ def call(client, write, monkeypatch):
         ("deque([lazy(1, 3)])", [6]),
         ("SimpleNamespace(x=client.submit(local, 3))", [6]),
         ("Other(client.map(local, [3, 4]))", [6, 8]),
+        ("Tight(client.submit(local, 3))", [6]),
+        ("helper.Held(client.submit(local, 3))", [6]),
     ],
     ids=[
         "future", "lazy collection", "several", "generator", "values", "dataclass", "slots",
-        "deque", "namespace", "object",
+        "deque", "namespace", "object", "object with slots", "object of a module beside",
     ],
 )  # fmt: skip
-def test_a_result_is_computed_by_workers_that_get_functions_by_value(result, values, client, call):
+def test_a_result_is_computed_by_workers_that_get_functions_by_value(
+    result, values, client, call, write, monkeypatch
+):
+    monkeypatch.delitem(sys.modules, "helper", raising=False)
+    write(
+        """
+        class Held:
+            def __init__(self, value):
+                self.value, self.me = value, [self]
+    """,
+        "helper.py",
+    )
     source = f"""
         from collections import deque
         from types import SimpleNamespace
 
         import dask.array as da
         from dataclasses import dataclass
+
+        import helper
+
+        class Tight:
+            __slots__ = ("value",)
+
+            def __init__(self, value):
+                self.value = value
 
         class Other:
             def __init__(self, value):

@@ -85,14 +85,15 @@ def _slowness(case: CaseRecords, worker: str) -> float:
     numbers, seconds = (by_worker[each].drop(columns=worker) for each in ("size", "median"))
     n, usual_n = by_worker["size"][worker].fillna(0), numbers.fillna(0).mean(axis=1)
     usual_s = seconds.median(axis=1)
-    nbytes = tasks.groupby("worker")["nbytes"].sum()
-    has_more = nbytes[worker] > _SLOWER * nbytes.drop(worker).mean()
-    if n.sum() > 1.2 * usual_n.sum() or has_more:
-        return 1.0
     known = usual_s.notna() & (n > 0)
+    nbytes = tasks.groupby(["name", "worker"])["nbytes"].median().unstack("worker")
+    usual_bytes = (n * nbytes.drop(columns=worker).median(axis=1))[known].sum()
+    has_more = (n * nbytes[worker])[known].sum() > _SLOWER * usual_bytes
     expected_s = (n * usual_s)[known].sum()
     spent_s = (n * by_worker["median"][worker])[known].sum()
-    return float(spent_s / expected_s) if expected_s > 0 else 1.0
+    if n.sum() > 1.2 * usual_n.sum() or has_more or not expected_s > 0:
+        return 1.0
+    return float(spent_s / expected_s)
 
 
 def _is_chain(case: CaseRecords) -> bool:
