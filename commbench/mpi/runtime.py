@@ -274,12 +274,13 @@ def _launcher_environment(is_mpich: bool) -> Iterator[socket.socket | None]:
     """Give MPI a process manager: the launcher's if it started this process, else a new one."""
     inherited = _inherited()
     launched = any(name in inherited for name in _RANKED_BY_LAUNCHER)
-    # A world of one needs nothing from its launcher, and there is no telling whether that started
-    # this process or a shell around it and others. What PMIx started may have these of a shell,
+    # A shell that a launcher started as a world of one may start several, which all have its rank.
+    # What PMIx started may have these of a shell,
     # and MPICH those of PMIx.
     if is_mpich or not _PMIX & inherited.keys():
-        is_alone = is_mpich and inherited.get("PMI_SIZE") == "1"
-        launched &= not is_alone and ("PMI_FD" not in inherited or bool(_manager_inode()))
+        inode, pid = _manager()
+        is_alone = is_mpich and inherited.get("PMI_SIZE") == "1" and pid != os.getppid()
+        launched &= not is_alone and ("PMI_FD" not in inherited or inode > 0)
     if launched and _owns_rank(is_mpich):
         yield None
         return
@@ -316,20 +317,24 @@ def _inherited() -> dict[str, str]:
     return {k: v for k, v in os.environ.items() if k.startswith(LAUNCHER_PREFIXES)}
 
 
-def _manager_inode() -> int:
-    """Return the inode of the connection to the launcher's process manager; 0 if it is closed."""
+def _manager() -> tuple[int, int]:
+    """Return the inode of the connection to the launcher's process manager, and its process id.
+
+    Both are 0 if the connection is closed.
+    """
     try:
         descriptor = int(os.environ.get("PMI_FD", ""))
         status = os.fstat(descriptor)
         if not stat.S_ISSOCK(status.st_mode):
-            return 0
+            return 0, 0
         with socket.socket(fileno=os.dup(descriptor)) as connection:
             credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
             # In a child another socket may have this number.
-            is_own = struct.unpack("3i", credentials)[0] == os.getpid()
-            return 0 if is_own or connection.family != socket.AF_UNIX else status.st_ino
+            pid = struct.unpack("3i", credentials)[0]
+            is_open = pid != os.getpid() and connection.family == socket.AF_UNIX
+            return (status.st_ino, pid) if is_open else (0, 0)
     except (ValueError, OSError):
-        return 0
+        return 0, 0
 
 
 def _owns_rank(is_mpich: bool) -> bool:
@@ -337,8 +342,8 @@ def _owns_rank(is_mpich: bool) -> bool:
 
     Its children, which inherit the variables, do not; those that it launches anew have others.
     """
-    manager = _manager_inode() if is_mpich or not _PMIX & os.environ.keys() else 0
-    launch = json.dumps([*map(os.environ.get, _LAUNCH), manager])
+    inode = _manager()[0] if is_mpich or not _PMIX & os.environ.keys() else 0
+    launch = json.dumps([*map(os.environ.get, _LAUNCH), inode])
     owner = f"{os.getpid()} {zlib.crc32(launch.encode())}"
     if os.environ.get(_OWNER, "").partition(" ")[2] != owner.partition(" ")[2]:
         os.environ[_OWNER] = owner
