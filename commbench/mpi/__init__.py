@@ -45,6 +45,6 @@ then                     ``Channel._end``: ``MPIComm.read`` and ``write`` raise 
 its shared memory        ``release_dead`` in ``pairs`` detaches it, and ``Senders`` in
                          ``receive_queue`` skips a message that it only reserved, if they share no
                          world
-it was a rank            the launcher ends the job
+in world mode            ``mpiexec`` ends all ranks
 =======================  =========================================================================
 """
