@@ -277,11 +277,8 @@ def assign(
     needed = _needed(inputs, results, n_workers)
     sizes = {key: float(size) for key, (size, _) in present.items()}
     homes: dict[Key, Sequence[int]] = {key: workers for key, (_, workers) in present.items()}
-    sources = [
-        key
-        for key, deps in inputs.items()
-        if not deps and key not in {**(fixed or {}), **dict.fromkeys(free)}
-    ]
+    given = {*(fixed or ()), *free}
+    sources = [key for key, deps in inputs.items() if not deps and key not in given]
     if len(sources) < n_workers:
         spread = {key: (n_before + n) % n_workers for n, key in enumerate(sources)}
         n_before += len(sources)
