@@ -129,8 +129,8 @@ def gate(cluster, tmp_path):
     cluster.client.run(send_with, 10, "2 MiB")
 
 
-def in_queues(client):
-    """Return a shuffle of which all shards wait at their senders."""
+def in_queues(client, shuffled=None):
+    """Return a shuffle, a new one by default, of which all shards wait at their senders."""
 
     def n_queued(dask_scheduler):
         return sum(
@@ -139,7 +139,7 @@ def in_queues(client):
             if task.prefix.name == "shuffle-transfer"
         )
 
-    shuffled = client.persist(shuffle(client, "p2p"))
+    shuffled = client.persist(shuffle(client, "p2p")) if shuffled is None else shuffled
     until(lambda: client.run_on_scheduler(n_queued) == N_PARTS, "shards", 60)
     return shuffled
 
@@ -185,7 +185,7 @@ def test_a_shuffle_that_is_under_way_is_left_as_without_the_plugin(cluster, gate
         assert senders == ["ShuffleRun.send"]
 
 
-def test_a_shuffle_that_begins_while_the_plugin_is_removed_is_left_alone(cluster):
+def test_a_shuffle_that_begins_while_the_plugin_is_removed_is_left_alone(cluster, gate):
     client, plugin = cluster.client, p2p.BatchLog()
 
     def delay(dask_worker):
@@ -218,8 +218,11 @@ def test_a_shuffle_that_begins_while_the_plugin_is_removed_is_left_alone(cluster
         client.unregister_worker_plugin(plugin.name)
     finally:
         client.run(restore)
+    in_queues(client, shuffled)
+    under_way = client.run(replaced)
+    gate.touch()
     assert len(shuffled) == N_ROWS
-    assert not any(any(runs) for _, _, runs, _ in client.run(replaced).values())
+    assert [runs for _, _, runs, _ in under_way.values()] == [[False]] * 2
 
 
 @pytest.mark.parametrize("lacking", ["extensions", "handlers", "get_or_create", "_comm_buffer"])

@@ -162,14 +162,17 @@ def test_tasks_that_may_run_on_several_workers_are_followed(client, loose):
 
 def test_a_failure_to_pin_ends_the_launch(client):
     def fail(dask_scheduler):
-        dask_scheduler.plugins[pinning.Pinning.name].error = KeyError("x")
+        del dask_scheduler.plugins[pinning.Pinning.name]._graphs
 
     def mend(dask_scheduler):
-        dask_scheduler.plugins[pinning.Pinning.name].error = None
+        plugin = dask_scheduler.plugins[pinning.Pinning.name]
+        plugin._graphs, plugin.error = {}, None
 
+    client.run_on_scheduler(pinning.activate, True)
     client.run_on_scheduler(fail)
     try:
-        with pytest.raises(RuntimeError, match=r"can't be pinned to workers: KeyError\('x'\)"):
+        assert client.submit(abs, -1, pure=False).result() == 1
+        with pytest.raises(RuntimeError, match=r"can't be pinned to workers: AttributeError\("):
             client.run_on_scheduler(pinning.activate, False)
     finally:
         client.run_on_scheduler(mend)

@@ -25,12 +25,12 @@ def described(one, stopping=None):
     return list(preflight.describe(Suite(name="s", cases=(one,)), stopping))
 
 
-@pytest.mark.parametrize("name", [path.parent.name for path in REFERENCE.glob("*/run.json")])
+@pytest.mark.parametrize("name", sorted(path.parent.name for path in REFERENCE.glob("*/run.json")))
 def test_the_estimate_is_right_within_a_factor_of_three(name):
     run = load(REFERENCE / name)
-    for one in run.suite.cases:
-        if one.cluster.launcher not in registry.names("launcher"):
-            pytest.skip("its launcher is one of the tests")
+    # One run has a launcher of the tests.
+    known = [one for one in run.suite.cases if one.cluster.launcher in registry.names("launcher")]
+    for one in known:
         seconds = run.ends[run.ends["case_id"] == one.id]["seconds"].median()
         if math.isnan(seconds):
             continue

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import launching
 import numpy as np
 import pytest
+from distributed import core
 from distributed.comm.core import Comm
 from processes import BACKEND
 
@@ -93,6 +94,28 @@ def test_the_time_to_connect_is_summed(cluster, client, disconnect):
     move(cluster, b"x" * MB, "0", "1")
     after, here = client.run(connected), cluster.addresses["1"]
     assert 0 < after[here] - before[here] < time.perf_counter() - began
+
+
+def test_connections_that_overlap_are_one_period(monkeypatch):
+    async def connect():
+        await asyncio.sleep(0.05)
+
+    async def connect_all():
+        await core.connect()
+        await asyncio.gather(core.connect(), core.connect())
+        await core.connect()
+
+    monkeypatch.setattr(core, "connect", connect)
+    meter = wire.WireMeter()
+    worker = SimpleNamespace(name="0", handlers={})
+    meter.setup(worker)
+    began = time.perf_counter()
+    try:
+        asyncio.run(connect_all())
+    finally:
+        seconds = time.perf_counter() - began
+        meter.teardown(worker)
+    assert 0.15 <= meter.connect_seconds <= seconds
 
 
 def test_traffic_of_a_worker_with_itself_is_counted_apart(cluster, client):

@@ -236,6 +236,14 @@ def test_p_values_of_all_pairs_are_adjusted_by_holm(recorded_and_ended):
     assert [c.p_value for c in result] == pytest.approx([3 * 2 / math.comb(12, 6)] * 3)
 
 
+def test_the_p_value_of_a_pair_is_at_least_that_of_all_backends(recorded_and_ended, monkeypatch):
+    cases = [builders.case(name) for name in ("tcp", "ucx", "mpi")]
+    run = recorded_and_ended(cases, samples(cases, lambda i, launch: 2**i * STEADY[launch]))
+    monkeypatch.setattr(inference, "all_alike", lambda *_, **__: 0.7)
+    result = stats.comparisons(run)
+    assert [(c.p_value, c.verdict) for c in result] == [(0.7, "inconclusive")] * 3
+
+
 def test_no_pair_differs_where_friedman_finds_no_difference(recorded_and_ended):
     cases = [builders.case(name) for name in ("tcp", *(f"ucx:{n}" for n in range(9)))]
     records = samples(cases, lambda i, launch: 1.0 + ((7 * i + 3 * launch) % 11) / 100)

@@ -198,6 +198,9 @@ def test_a_slow_pair_with_fewer_fetches_weighs_as_much_as_others(answering, meas
         assert few < many
         means = [sum(each) / len(each) for each in durations.values()]
         assert sample.seconds == pytest.approx(sum(means) / len(means), abs=2e-6)
+        again = select(exchange, TransferRecord, sample.iteration)
+        slow_pair = max(durations, key=lambda pair: max(durations[pair]))
+        assert {(t.src, t.dst) for t in again if t.channel == "again"} == {slow_pair}
     assert len(samples) == 3
 
 

@@ -10,6 +10,7 @@ from launching import ping_pong, select
 
 from commbench.errors import LaunchError, VerificationError
 from commbench.harness.measure import streams
+from commbench.machine import cores
 from commbench.model import IdleCost, Sample, TransportUsed, WorkerPlace
 from commbench.store.emitter import InMemory
 
@@ -45,9 +46,14 @@ def test_each_size_of_a_layer_is_one_sample_of_all_pairs(measure_pairs):
     assert len({*pids.values()}) == 4
 
 
-def test_cpu_time_counts_from_the_common_start(measure_pairs, monkeypatch):
-    starts, reads, reads_elsewhere = [], [], []
+def test_cpu_time_is_that_of_all_ends_from_the_common_start(measure_pairs, monkeypatch):
+    starts, reads, reads_elsewhere, n_ends = [], [], [], []
     send, here = streams._Pairs._send, streams._Pairs._seconds_here
+    cpu_seconds = cores.cpu_seconds
+
+    def noted_ends(pids):
+        n_ends.append(len({*pids}))
+        return cpu_seconds(pids)
 
     def noted_send(pairs, message=None):
         starts.extend([message] * (message is not None))
@@ -61,6 +67,7 @@ def test_cpu_time_counts_from_the_common_start(measure_pairs, monkeypatch):
         reads_elsewhere.append(time.perf_counter())
         return 0.0
 
+    monkeypatch.setattr(cores, "cpu_seconds", noted_ends)
     monkeypatch.setattr(streams._Pairs, "_send", noted_send)
     monkeypatch.setattr(streams._Pairs, "_seconds_here", noted_read)
     monkeypatch.setattr(streams._Pairs, "_seconds_elsewhere", noted_elsewhere)
@@ -70,6 +77,7 @@ def test_cpu_time_counts_from_the_common_start(measure_pairs, monkeypatch):
     # A request to another host takes time of the streams.
     *_, asked_s, answered_s = reads_elsewhere
     assert asked_s < start_s < ended_s <= answered_s
+    assert {*n_ends} == {4}
 
 
 def test_the_fast_pair_goes_on_until_the_slow_one_has_enough(measure_pairs, monkeypatch):
