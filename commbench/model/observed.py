@@ -300,8 +300,8 @@ class ThreadTime(_IterationRecord, table="threads"):
 
     ``worker`` is a worker's name, ``"scheduler"``, or ``"client"`` if the scheduler is in another
     process; ``role`` is ``loop`` (the
-    thread of the event loop), ``tasks``, ``offload``, ``native`` (not created by Python: a UCX
-    progress thread, BLAS) or ``other``. ``seconds`` is the wall time between two readings, just
+    thread of the event loop), ``tasks``, ``offload``, ``shuffle`` (P2P's), ``native`` (not created
+    by Python: a UCX progress thread, BLAS; or ended) or ``other``. ``seconds`` is the wall time between two readings, just
     before and after the sample. The threads' times are summed over ``n_threads``: ``cpu_seconds``
     on a core, ``wait_seconds`` ready to run without a free core. ``n_turns`` counts the turns of
     the event loop; it is 0 if they can't be counted. ``long_turn_seconds`` sums the turns of 0.1 s

@@ -73,6 +73,7 @@ class Engine:
         self._channels: weakref.WeakSet[Watched] = weakref.WeakSet()
         self._watched: dict[Watched, None] = {}
         self._idle: weakref.WeakSet[Watched] = weakref.WeakSet()
+        self._unpolled: list[Watched] = []
         self._handle: asyncio.Handle | None = None
         self._sleeping = True
         self._delay = 0.0
@@ -332,7 +333,8 @@ class Engine:
             self._handle = loop.call_later(self._delay, self._step)
         elif self._idle or self._parked or BUFFERS.n_free_bytes:
             self._sleeping = True
-            self._handle = loop.call_later(SAFETY_S, self._safety_step)
+            delay = FIRST_DELAY_S if self._unpolled else SAFETY_S
+            self._handle = loop.call_later(delay, self._safety_step)
         else:
             self._sleeping = True
             self._handle = None
@@ -345,8 +347,11 @@ class Engine:
         # Not needed to receive: the peers ring for every message. MPI may have other work to
         # progress, such as setting up a connection.
         self._sleeping = False
+        began = time.perf_counter()
+        self._unpolled = self._unpolled or list(self._idle)
         try:
-            for channel in list(self._idle):
-                channel.poll()
+            while self._unpolled and time.perf_counter() - began < SLICE_S:
+                if (channel := self._unpolled.pop()) in self._idle:
+                    channel.poll()
         finally:
             self._step()

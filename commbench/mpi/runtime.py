@@ -111,7 +111,18 @@ class Runtime:
 _runtime: Runtime | None = None
 _has_initialized = False
 """Whether this module has initialised MPI."""
+_starter: int | None = None
+"""The process that has started MPI, or is about to."""
 _lock = threading.Lock()
+
+
+def _renew_lock() -> None:
+    """In a forked process, replace the lock that another thread of its parent may have."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 def runtime(address: str = "") -> Runtime:
@@ -128,18 +139,23 @@ def runtime(address: str = "") -> Runtime:
     UnavailableError
         If MPI can't be used, with what to do about it.
     """
-    global _runtime
+    global _runtime, _starter
     with _lock:
-        if _runtime is None:
-            _runtime = _start(address)
-            logger.debug("%s, mode %s", _runtime.library, _runtime.mode)
-        elif _runtime.pid != os.getpid():
+        if _starter not in (None, os.getpid()):
             raise UnavailableError(
                 WHAT,
                 "this process was forked from one that had already started MPI",
                 "start processes by spawn (Dask's default) or forkserver, "
                 "or before the first use of mpi://",
             )
+        if _runtime is None:
+            _starter = os.getpid()
+            try:
+                _runtime = _start(address)
+            finally:
+                if _runtime is None:
+                    _starter = None
+            logger.debug("%s, mode %s", _runtime.library, _runtime.mode)
         return _runtime
 
 

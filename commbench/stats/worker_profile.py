@@ -185,6 +185,7 @@ def _metrics(activities: pd.DataFrame) -> pd.DataFrame:
         "queue_s": (context == "execute") & (label == "run-queue"),
         "p2p_s": (context == "execute") & (label == _P2P_WAIT),
         "failed_s": (context == "execute") & label.isin(["failed", "cancelled"]),
+        "seceded_s": (context == "execute") & (label == "seceded"),
         "gil_s": (context == "gil") & (label == "contention"),
         "busy_s": (context == "cores") & (label == "busy"),
         "stolen_s": (context == "cores") & (label == "stolen"),
@@ -210,6 +211,8 @@ def _task_accounts(
     failed_s = metrics["failed_s"].fillna(0.0)
     in_tasks_s = spans["in_tasks_s"] + (failed_s - spans["erred_s"]).clip(lower=0.0)
     in_tasks_s -= np.minimum(failed_s, (cpu_s - compute_s).clip(lower=0.0))
+    # Tasks that have seceded occupy no thread.
+    in_tasks_s -= metrics["seceded_s"].fillna(0.0)
     parts = _allocate(
         n * processes["wall_s"],
         {

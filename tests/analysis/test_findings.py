@@ -15,7 +15,7 @@ from commbench.analysis import findings
 from commbench.analysis.findings import CaseRecords, Rule
 from commbench.errors import ResultsError
 from commbench.harness import vary
-from commbench.model import ClusterSpec, Effect, Finding, Placement, registry
+from commbench.model import ClusterSpec, Effect, Finding, registry
 from commbench.reports import findings as sentences
 
 CASE = builders.case()
@@ -29,7 +29,9 @@ def case_of(backend="tcp", n_threads=1, n_workers=2, **cluster):
     return builders.case(backend, cluster=spec)
 
 
-def iterations(case, *, tasks=None, loop=None, scheduler=None, activities=(), n=6, wall=10.0):
+def iterations(
+    case, *, tasks=None, loop=None, scheduler=None, activities=(), n=6, wall=10.0, cpus="0-63"
+):
     """Yield the records of one iteration in each of `n` launches, alike on every worker."""
     tasks, loop = tasks or {}, loop or {}
     for launch in range(n):
@@ -41,7 +43,7 @@ def iterations(case, *, tasks=None, loop=None, scheduler=None, activities=(), n=
             n_threads = case.cluster.threads_per_worker
             yield thread_time(case, worker, n_threads=n_threads, **where, **tasks)
             yield thread_time(case, worker, "loop", **where, **loop)
-            yield place(case, worker, **where)
+            yield place(case, worker, cpus=cpus, **where)
             for context, label, seconds in activities:
                 yield activity(case, context, label, seconds, worker=worker, **where)
 
@@ -58,7 +60,7 @@ def found(case, records, environment=CORES, **manifest):
     return by_rule
 
 
-FAULTS = [("memory", "page-faults", 2.0)]
+FAULTS, WRITES = [("memory", "page-faults", 2.0)], {"cpu_seconds": 4.0}
 
 
 def launches(*records):
@@ -367,6 +369,17 @@ def test_waits_for_the_gil_are_no_lack_of_cores():
     assert "few-cores" not in found(CASE, short, many)
 
 
+def test_workers_that_are_bound_to_few_cores_lack_them_whatever_the_host_has():
+    waits, computing = {"cpu_seconds": 3.0, "wait_seconds": 5.0}, [("execute", "thread-cpu", 3.0)]
+    records = [*iterations(CASE, tasks=waits, activities=computing, cpus="4-5")]
+    few_others = launches(builders.core_use(CASE, others=0.01))
+    finding = found(CASE, [*records, *few_others], {"cpu": {"usable_cores": 64}})["few-cores"]
+    assert finding.statement.endswith("share 2 cores to which they are bound")
+    assert "--cpus-per-worker" in finding.remedy
+    # On as many cores as there are, nothing is bound.
+    assert "bound" not in found(CASE, records)["few-cores"].statement
+
+
 def test_a_loop_that_works_for_tasks_under_way_does_not_poll():
     works = {"cpu_seconds": 4.0, "n_turns": 400, "idle_cpu_seconds": 0.9, "idle_n_turns": 50}
     busy = {"cpu_seconds": 5.0, "wait_seconds": 4.0, "idle_cpu_seconds": 0.5}
@@ -437,9 +450,11 @@ def test_threads_that_sleep_in_tasks_of_a_busy_process_wait_for_the_gil():
         finding = found(case, known, {"cpu": {"usable_cores": 8}})["gil"]
         assert finding.effect.share == pytest.approx(share)
     # Processes on one CPU save nothing.
-    bound = case_of(n_threads=4, n_workers=1, placement=(Placement(cpus="3"),))
-    own = [dataclasses.replace(each, case_id=bound.id) for each in records]
-    assert "gil" not in found(bound, own, {"cpu": {"usable_cores": 8}})
+    bound = [
+        dataclasses.replace(each, cpus="3") if isinstance(each, model.WorkerPlace) else each
+        for each in records
+    ]
+    assert "gil" not in found(case, bound, {"cpu": {"usable_cores": 8}})
     # The processes share what the threads had.
     limited = case_of(n_threads=4, n_workers=1, memory_limit="4GB")
     own = [dataclasses.replace(each, case_id=limited.id) for each in records]
@@ -1071,31 +1086,45 @@ def test_pauses_are_the_share_of_the_workers_time():
 
 def test_the_threads_of_a_worker_share_its_page_faults():
     case = case_of(n_threads=2)
-    finding = found(case, iterations(case, activities=FAULTS))["page-faults"]
+    finding = found(case, iterations(case, tasks=WRITES, activities=FAULTS))["page-faults"]
     assert "take 10% of the time" in finding.statement
     assert (finding.effect.low, finding.effect.high) == pytest.approx((0.1, 0.1))
     # On full cores two workers save 4 of 20 CPU seconds.
-    full = iterations(case, tasks={"wait_seconds": 12.0}, activities=FAULTS)
+    full = iterations(case, tasks=WRITES | {"wait_seconds": 12.0}, activities=FAULTS)
     finding = found(case, full)["page-faults"]
     assert (finding.effect.low, finding.effect.high) == pytest.approx((0.1, 0.2))
     few = [("memory", "page-faults", 0.4)]
-    assert "page-faults" not in found(CASE, iterations(CASE, activities=few))
+    assert "page-faults" not in found(CASE, iterations(CASE, tasks=WRITES, activities=few))
+    # What task threads don't compute, other threads have spent.
+    tasks = {"cpu_seconds": 1.0}
+    finding = found(CASE, iterations(CASE, tasks=tasks, activities=FAULTS))["page-faults"]
+    assert "take 10% of the time" in finding.statement
+    assert finding.effect.high == pytest.approx(0.1)
 
 
 def test_the_settings_that_keep_freed_memory_are_advised_once():
-    finding = found(CASE, iterations(CASE, activities=FAULTS))["page-faults"]
+    def advised(case, environment=CORES):
+        records = iterations(case, tasks=WRITES, activities=FAULTS)
+        return found(case, records, environment)["page-faults"]
+
+    finding = advised(CASE)
     (kept,) = finding.trials
     assert all(f"{name}={value}" in finding.remedy for name, value in kept.items())
     other = case_of(env=dict(kept))
     for case, environment in ((other, CORES), (CASE, {**CORES, "variables": kept})):
-        finding = found(case, iterations(case, activities=FAULTS), environment)["page-faults"]
+        finding = advised(case, environment)
         assert not finding.trials
-        assert "32 MiB" in finding.remedy
+        assert finding.remedy == "make pieces of 32 MiB or less, which are not given back"
     early = case_of(env=dict.fromkeys(kept, "65536"))
-    assert found(early, iterations(early, activities=FAULTS))["page-faults"].trials == (kept,)
+    assert advised(early).trials == (kept,)
+    # The variables of workers that others started are unknown.
+    for other in (case_of(launcher=model.USER_CODE), case_of(scheduler="tcp://host:8786")):
+        finding = advised(other, {**CORES, "variables": kept})
+        assert "if the workers were started with MALLOC_TRIM" in finding.remedy
     # Full memory is another cause, and the settings would fill it further.
     spills = launches(spill(CASE, 0, n_values=0, paused_seconds=4.0))
-    assert "page-faults" not in found(CASE, [*iterations(CASE, activities=FAULTS), *spills])
+    records = [*iterations(CASE, tasks=WRITES, activities=FAULTS), *spills]
+    assert "page-faults" not in found(CASE, records)
 
 
 def test_the_workers_of_a_region_are_those_that_there_are_in_most_iterations():

@@ -17,7 +17,7 @@ NVLINK_GPUS = {"gpu_links": "GPU0=NV2 GPU1=NV1 GPU2=PIX"}
         ({}, {}, "same NUMA"),
         ({}, {"numa_nodes": "1", "sockets": "1"}, "cross-socket"),
         ({}, {"numa_nodes": "1", "sockets": "0"}, "same socket"),
-        ({}, {"numa_nodes": "1", "sockets": ""}, "cross-socket"),
+        ({}, {"numa_nodes": "1", "sockets": ""}, "same host"),
         ({"numa_nodes": "0-1"}, {"numa_nodes": "0-1"}, "same host"),
         ({"numa_nodes": "0"}, {"numa_nodes": "0-1"}, "same host"),
         ({"numa_nodes": ""}, {"numa_nodes": ""}, "same host"),

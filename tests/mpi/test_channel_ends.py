@@ -253,6 +253,32 @@ async def test_a_poll_that_fails_does_not_stop_the_engine(monkeypatch: pytest.Mo
     Engine.for_loop(loop).unwatch(idle)  # type: ignore[arg-type]
 
 
+@in_event_loop
+async def test_idle_channels_are_polled_in_slices_of_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "SAFETY_S", 0.05)
+    polls: list[Any] = []
+
+    class Idle:
+        def poll(self) -> bool:
+            polls.append(self)
+            time.sleep(engine.SLICE_S / 4)
+            return True
+
+    channels, end = [Idle() for _ in range(40)], Engine.for_loop(asyncio.get_running_loop())
+    for idle in channels:
+        end.make_idle(idle)  # type: ignore[arg-type]
+    in_turn = []
+    async with asyncio.timeout(60):
+        while (n_before := len(polls)) < 80:
+            await asyncio.sleep(0)
+            in_turn.append(len(polls) - n_before)
+    for idle in channels:
+        end.unwatch(idle)  # type: ignore[arg-type]
+    assert max(in_turn) <= 5
+    # Each comes once before any comes again.
+    assert {*polls[:40]} == {*polls[40:80]} == {*channels}
+
+
 @pytest.mark.parametrize(
     ("announced", "waits", "reads_on"),
     [

@@ -127,6 +127,37 @@ def test_forked_child_is_refused() -> None:
     assert "spawn (Dask's default)" in output
 
 
+def test_child_that_was_forked_while_mpi_started_is_refused() -> None:
+    output = output_of(
+        """
+        import os, signal, threading, warnings
+        from commbench.errors import UnavailableError
+        from commbench.mpi import runtime as module
+        begun, ended = threading.Event(), threading.Event()
+        def start(address):
+            begun.set()
+            ended.wait(60)
+            raise UnavailableError("mpi://", "it is a test", "nothing")
+        module._start = start
+        thread = threading.Thread(target=lambda: module.runtime(), daemon=True)
+        thread.start()
+        begun.wait(60)
+        warnings.simplefilter("ignore")
+        if os.fork() == 0:
+            signal.alarm(20)
+            try:
+                module.runtime()
+            except UnavailableError as error:
+                print(error, flush=True)
+            os._exit(0)
+        print(os.wait()[1], flush=True)
+        ended.set()
+        """
+    )
+    assert "was forked" in output
+    assert output.rstrip().endswith("0")
+
+
 def test_singleton_is_refused_with_how_to_start_instead() -> None:
     output = output_of(
         """

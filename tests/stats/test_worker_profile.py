@@ -111,6 +111,22 @@ def test_parts_of_the_task_threads(recorded):
     )
 
 
+def test_tasks_that_have_seceded_are_not_blocked(recorded):
+    run = recorded(
+        [CASE],
+        [
+            sample(CASE, 10.0),
+            thread_time(CASE, n_threads=2, cpu_seconds=8.0),
+            activity(CASE, "execute", "thread-cpu", 8.0),
+            activity(CASE, "execute", "seceded", 9.0),
+            # The first waits for the second one by worker_client.
+            task(CASE, 0, 10), task(CASE, 1, 10, thread=2),
+        ],
+    )  # fmt: skip
+    row = profile_of(run)
+    assert (row.compute_s, row.blocked_s, row.idle_s) == pytest.approx((4.0, 1.0, 5.0))
+
+
 def test_waits_for_a_core_between_tasks_are_not_subtracted_from_the_time_in_tasks(recorded):
     run = recorded(
         [CASE],

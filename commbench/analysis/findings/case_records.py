@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from commbench.analysis.findings.rule import MIN_EFFECT, Rule
 from commbench.analysis.warnings import core_use
 from commbench.backends import parse
 from commbench.backends.base import Backend
-from commbench.errors import CommbenchError
+from commbench.errors import CommbenchError, UsageError
 from commbench.machine import cores
 from commbench.model import Case, Comparison, Effect, Finding
 from commbench.stats import grouping
@@ -333,13 +334,32 @@ class CaseRecords:
 
     @cached_property
     def n_cores(self) -> float:
-        """The cores that the processes share; nan if they are on other hosts, or unknown ones."""
+        """The cores that the workers may use; nan if they are on other hosts, or unknown ones."""
         known = self.run.manifest.environment
         here = (known.get("host") or {}).get("name")
         hosts = set(self.rows(self.run.places)["host"])
         if not self.is_on_one_host or (here and hosts != {here}):
             return math.nan
-        return cores.usable(known.get("cpu") or {}) or math.nan
+        usable = cores.usable(known.get("cpu") or {}) or math.nan
+        return min(usable, len(frozenset().union(*self.cpus)) or usable)
+
+    @cached_property
+    def cpus(self) -> list[frozenset[int]]:
+        """The different sets of CPUs to which workers are bound, or which all may use."""
+        # A results file may have any content.
+        with suppress(UsageError):
+            return [
+                cores.parse(text) for text in self.rows(self.run.places)["cpus"].unique() if text
+            ]
+        return []
+
+    @cached_property
+    def are_bound(self) -> bool:
+        """Whether a worker may use only some of the cores that commbench may use."""
+        cpu = self.run.manifest.environment.get("cpu") or {}
+        least = min(map(len, self.cpus), default=math.inf)
+        is_less = not math.isnan(self.n_cores) and least < (cpu.get("usable_cores") or 0)
+        return bool(self.case.cluster.placement) or is_less
 
     @cached_property
     def cores_used(self) -> float:
@@ -375,7 +395,7 @@ class CaseRecords:
         enough = self.n_cores >= len(self.polling) + n_threads
         if math.isnan(self.n_cores):
             enough = self.may_wait_for_the_gil
-        return bool(self.polling) and (not enough or bool(self.case.cluster.placement))
+        return bool(self.polling) and (not enough or self.are_bound)
 
     @cached_property
     def polled(self) -> pd.Series[float]:

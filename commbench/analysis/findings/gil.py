@@ -8,7 +8,6 @@ import numpy as np
 
 from commbench.analysis.findings import MIN_EFFECT, WAITS, CaseRecords, Rule
 from commbench.launchers.base import memory_limit
-from commbench.machine import cores
 from commbench.model import Finding
 
 _BUSY = 0.7
@@ -36,8 +35,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     if not (wanted >= _BUSY and on_cores.median() < _ONE_CORE and blocked.median() >= MIN_EFFECT):
         return
     n_workers = case.n_workers
-    bound = (len(cores.parse(each.cpus)) for each in case.case.cluster.placement if each.cpus)
-    side_by_side = np.fmin.reduce([n_threads, case.n_cores / n_workers, *bound])
+    side_by_side = np.fmin.reduce([n_threads, case.n_cores / n_workers, *map(len, case.cpus)])
     # What one thread after the other computes takes a part of the time on several cores. While the
     # GIL is free, nobody waits for it.
     serial = np.fmin(case.share("compute_s", "other_cpu_s") * n_threads, case.share("gil_s"))

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from commbench.analysis.findings import CaseRecords, Rule, memory_pauses, spilling
-from commbench.model import Finding
+from commbench.model import USER_CODE, Finding
 
 _KEEP_FREED = {"MALLOC_TRIM_THRESHOLD_": "67108864", "MALLOC_MMAP_THRESHOLD_": "33554432"}
 """The largest values that glibc chooses if neither is set, as mallopt(3) describes.
@@ -24,13 +26,15 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     if not faults.any() or any(map(case.findings, (spilling.RULE, memory_pauses.RULE))):
         return
     cluster = case.case.cluster
-    spent = faults / cluster.threads_per_worker
+    # Threads of libraries and event loops have some of the page faults.
+    spent = np.fmin(faults / cluster.threads_per_worker, case.share("compute_s", "other_cpu_s"))
     saved = faults * case.n_workers / case.n_cores if case.has_full_cores else spent
     present = {**(case.run.manifest.environment.get("variables") or {}), **cluster.env}
     is_kept = all(
         present.get(name, "").isdecimal() and int(present[name]) >= int(value)
         for name, value in _KEEP_FREED.items()
     )
+    others_started = bool(cluster.scheduler) or cluster.launcher == USER_CODE
     kept = " ".join(f"{name}={value}" for name, value in _KEEP_FREED.items())
     yield Finding(
         statement=f"page faults take {spent.median():.0%} of the time of the workers' threads: "
@@ -38,6 +42,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         evidence="activities: page-faults",
         effect=case.effect(spent, saved),
         remedy="make pieces of 32 MiB or less, which are not given back"
+        + f" if the workers were started with {kept}, as this process was" * others_started
         if is_kept
         else f"let workers keep what they free: {kept}, exported before they start or in Dask's "
         "distributed.nanny.pre-spawn-environ (env=… of LocalCluster is too late)",

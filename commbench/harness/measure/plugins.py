@@ -29,7 +29,7 @@ import threading
 import time
 import uuid
 from collections import defaultdict, deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -57,6 +57,8 @@ _LAUNCH = "a launch"
 _LONG_TURN_S = 0.1
 _MAX_LONG_TURNS = 1000
 """The long turns of a region that are recorded one by one."""
+_TICK_S = 0.01
+"""The longest time after which the kernel brings a running thread's time on a core up to date."""
 _N_PAGES = 1024
 """The pages for which the time of a page fault is measured."""
 _WIRE_METER = wire.WireMeter.name
@@ -91,9 +93,30 @@ class _Uncounted(WorkerPlugin):  # type: ignore[misc]
         stop()
 
 
+class SecededTime(WorkerPlugin):  # type: ignore[misc]
+    """Sums the time in which tasks of a worker run outside its threads, when they end.
+
+    These tasks use ``worker_client`` or ``secede``; other tasks get their threads.
+    """
+
+    name = "commbench-seceded"
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self._since: dict[Any, float] = {}
+
+    def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
+        """Note when a task secedes, and when it ends; called by the worker."""
+        del start, kwargs
+        if finish == "long-running":
+            self._since.setdefault(key, time.perf_counter())
+        elif key in self._since and finish not in ("cancelled", "resumed"):
+            self.seconds += time.perf_counter() - self._since.pop(key)
+
+
 def meters(cluster: RunningCluster) -> list[WorkerPlugin]:
-    """Return new plugins that log transfers, and those of ``wire_meters``."""
-    return [transfers.TransferLog(), p2p.BatchLog(), *wire_meters(cluster)]
+    """Return new plugins that log transfers and seceded tasks, and those of ``wire_meters``."""
+    return [transfers.TransferLog(), p2p.BatchLog(), SecededTime(), *wire_meters(cluster)]
 
 
 def wire_meters(cluster: RunningCluster) -> list[WorkerPlugin]:
@@ -355,7 +378,8 @@ def read(times: bool, reader: str = "", dask_worker: Any = None) -> str:
             "roles": {
                 thread.native_id: "loop" if thread.native_id == thread_id else _role(thread.name)
                 for thread in threading.enumerate()
-            },
+            }
+            | {thread.native_id: "shuffle" for thread in _shuffle_threads(worker)},
             "totals": _totals(worker, queue, faults) if worker is not None else [],
             "times": thread_seconds() if times else {},
         }
@@ -364,6 +388,12 @@ def read(times: bool, reader: str = "", dask_worker: Any = None) -> str:
 
 def _role(name: str) -> str:
     return next((role for part, role in _ROLES.items() if part in name), "other")
+
+
+def _shuffle_threads(worker: Any) -> Collection[threading.Thread]:
+    """Return the threads in which P2P shuffles write, read and split what they receive."""
+    plugin = worker.plugins.get("shuffle") if worker is not None else None
+    return [*getattr(getattr(plugin, "_executor", None), "_threads", ())]
 
 
 def _totals(
@@ -384,6 +414,8 @@ def _totals(
         sums[str(key[0]), f"{where}{key[-2]}"] += value
     if meter := worker.plugins.get(_WIRE_METER):
         sums["connect", "connect"] = meter.connect_seconds
+    if seceded := worker.plugins.get(SecededTime.name):
+        sums["execute", "seceded"] = seceded.seconds
     monitor = worker.monitor
     if monitor.monitor_gil_contention:
         monitor.update()
@@ -609,9 +641,14 @@ def _spent(before: _Reading, after: _Reading) -> tuple[float, dict[str, _Use]]:
         ended_s = after.cpu_seconds - before.cpu_seconds - listed_s
         tasks = roles["tasks"]
         unlisted_s = _computed_s(after) - _computed_s(before) - tasks.cpu_seconds
-        cpu_s = tasks.cpu_seconds + max(0.0, min(ended_s, unlisted_s))
+        in_tasks_s = max(0.0, min(ended_s, unlisted_s))
+        cpu_s = tasks.cpu_seconds + in_tasks_s
         # Dask starts threads when they are first needed.
         roles["tasks"] = tasks._replace(n_threads=n_task_threads, cpu_seconds=cpu_s)
+        # The rest is of threads that tasks had started; listed times may be some ticks old.
+        if (rest_s := ended_s - in_tasks_s) > _TICK_S * len(after.times):
+            native = roles["native"]
+            roles["native"] = native._replace(cpu_seconds=native.cpu_seconds + rest_s)
     return seconds, roles
 
 

@@ -107,13 +107,15 @@ class Host:
 
 
 def apart(one: str, other: str) -> str:
-    """Return the class of the link between two NUMA nodes in these sockets.
+    """Return the class of the link between two NUMA nodes in these sockets, which may be unknown.
 
     Examples
     --------
-    >>> apart("0", "1"), apart("0", "0"), apart("", "")
-    ('cross-socket', 'same socket', 'cross-socket')
+    >>> apart("0", "1"), apart("0", "0"), apart("", "0")
+    ('cross-socket', 'same socket', 'same host')
     """
+    if not (one and other):
+        return "same host"
     return "same socket" if cores.parse(one) & cores.parse(other) else "cross-socket"
 
 

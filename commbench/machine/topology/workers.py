@@ -241,7 +241,8 @@ def auto(
             raise UsageError(
                 f"placement auto gives each of the {n_workers} workers {share}, and "
                 f"{host.name} has {len(host.gpus)}{why}; take fewer workers, let them share GPUs "
-                "(--workers-per-gpu), or take a placement file, which may name a GPU twice"
+                "(--workers-per-gpu of commbench run), or take a placement file, which may name a "
+                "GPU twice"
             )
         near: dict[int | None, str] = {node.number: node.cpus for node in host.nodes}
         return tuple(

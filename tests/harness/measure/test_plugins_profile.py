@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import functools
+import json
 import math
 import mmap
 import os
@@ -35,6 +36,12 @@ SLACK = 0.2
 def spin_in_a_task(seconds):
     with worker_client() as client:
         client.submit(spin, seconds, pure=False, workers=[get_worker().address]).result()
+
+
+def spin_in_a_thread(seconds):
+    thread = threading.Thread(target=spin, args=(seconds,))
+    thread.start()
+    thread.join()
 
 
 def sleep(seconds):
@@ -130,9 +137,15 @@ def test_a_task_that_spins_computes(profile):
 
 def test_a_task_within_a_task_computes(profile):
     """The thread on which it runs has ended when the counters are read."""
-    _, profiles = profile(spin_in_a_task)
+    records, profiles = profile(spin_in_a_task)
     for row in profiles.loc["0"].itertuples():
         assert row.compute_s > SECONDS - 0.1
+    seceded = [
+        (each.worker, each.iteration, each.seconds) for each in select(records, Activity)
+        if each.label == "seceded"
+    ]  # fmt: skip
+    assert [each[:2] for each in seceded] == [("0", 0), ("0", 1)]
+    assert all(SECONDS <= seconds < SECONDS + SLACK for *_, seconds in seceded)
 
 
 def test_a_task_that_sleeps_is_blocked(profile):
@@ -396,16 +409,35 @@ def test_cpu_time_of_ended_threads_is_that_which_no_thread_has_and_tasks_lack():
         return plugins._Reading(counters, clock, {7: (thread_s, 0.0)}, process_s)
 
     before = reading(0.0, 1.0, 2.0, 0.0)
-    for process_s, tasks_s, expected in (
+    for process_s, tasks_s, expected, of_others in (
         # A thread that has ended, of which tasks used 3 s.
-        (7.0, 4.0, 4.0),
+        (7.0, 4.0, 4.0, 1.0),
         # Tasks that began before the window: their CPU time was used before, too.
-        (3.0, 9.0, 1.0),
+        (3.0, 9.0, 1.0, 0.0),
         # A thread of a library has ended.
-        (7.0, 1.0, 1.0),
+        (7.0, 1.0, 1.0, 4.0),
+        # What is listed may be some milliseconds old.
+        (3.009, 1.0, 1.0, 0.0),
     ):
         _, roles = plugins._spent(before, reading(5.0, 2.0, process_s, tasks_s))
         assert roles["tasks"].cpu_seconds == pytest.approx(expected)
+        assert roles["native"].cpu_seconds == pytest.approx(of_others)
+
+
+def test_threads_that_a_task_starts_and_ends_have_their_cpu_time(profile):
+    _, profiles = profile(spin_in_a_thread)
+    for row in profiles.loc["0"].itertuples():
+        assert SECONDS - 0.05 < row.other_threads_s < SECONDS + SLACK
+        assert row.blocked_s > SECONDS - SLACK
+
+
+def test_threads_of_shuffles_have_a_role_of_their_own(cluster):
+    def roles(dask_worker):
+        dask_worker.plugins["shuffle"]._executor.submit(int).result()
+        counters = json.loads(plugins.read(False, dask_worker=dask_worker))
+        return [*counters["roles"].values()].count("shuffle")
+
+    assert [*cluster.client.run(roles).values()] == [1, 1]
 
 
 def test_the_turns_of_a_loop_without_a_selector_are_unknown():
