@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import tempfile
+from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,6 +23,7 @@ from commbench.errors import LaunchError, VerificationError
 from commbench.mpi import device
 from commbench.mpi.libraries import loaded
 from commbench.mpi.runtime import runtime
+from commbench.mpi.transfers import Transfer
 
 _FUNCTIONS = ("MPI_Send_c", "MPI_Recv_c", "MPI_Isend_c", "MPI_Irecv_c", "MPI_Waitall")
 
@@ -57,7 +59,8 @@ class MpiEndpoint(_CommEndpoint):
     def __init__(self, comm: Any, send_tag: int, receive_tag: int) -> None:
         super().__init__(comm, send_tag, receive_tag)
         channel = comm.channel
-        self._rank, self._complete = channel.rank, channel.engine.complete
+        self._rank, self._engine = channel.rank, channel.engine
+        self._complete = channel.engine.complete
         self._isend, self._irecv = channel.communicator.Isend, channel.communicator.Irecv
 
     async def send(self, buffer: Any) -> None:  # noqa: D102
@@ -67,6 +70,34 @@ class MpiEndpoint(_CommEndpoint):
     async def receive(self, buffer: Any) -> None:  # noqa: D102
         request = self._irecv(buffer, self._rank, self._receive_tag)
         await self._complete(request, buffer, receives=True)
+
+    async def send_window(self, buffer: Any, count: int) -> None:  # noqa: D102
+        await self._complete_all(self._post(buffer, count, receives=False))
+
+    async def receive_window(self, buffer: Any, count: int) -> None:  # noqa: D102
+        await self._complete_all(self._post(buffer, count, receives=True))
+
+    async def cross_windows(self, sent: Any, received: Any, count: int) -> None:  # noqa: D102
+        expected = self._post(received, count, receives=True)
+        await self._complete_all(expected + self._post(sent, count, receives=False))
+
+    def _post(self, buffer: Any, count: int, *, receives: bool) -> deque[tuple[Any, Any, bool]]:
+        post, tag = (self._isend, self._send_tag)
+        if receives:
+            post, tag = (self._irecv, self._receive_tag)
+        return deque((post(buffer, self._rank, tag), buffer, receives) for _ in range(count))
+
+    async def _complete_all(self, posted: deque[tuple[Any, Any, bool]]) -> None:
+        """Await requests that are all in flight: ``complete`` tests one before the next exists."""
+        try:
+            while posted:
+                request, buffer, receives = posted.popleft()
+                await self._complete(request, buffer, receives=receives)
+        except BaseException:
+            self._engine.park(
+                [Transfer([each], buffer, buffer.nbytes, way, None) for each, buffer, way in posted]
+            )
+            raise
 
 
 class _Line(ctypes.Structure):

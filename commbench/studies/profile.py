@@ -221,6 +221,7 @@ class _FirstClient:
         self._client: Any = None
         self._scheduler: Any = None
         self._context: Context | None = None
+        self._handled: BaseException | None = None
         self.run: ProfiledRun | None = None
         self.n_further = 0
         """The number of clients of other clusters, and of those after the first was closed."""
@@ -246,6 +247,7 @@ class _FirstClient:
             # Children that the script forks have clients of their own.
             if watch._client is None and os.getpid() == watch.pid:
                 watch._client, watch._scheduler = client, at
+                watch._handled = sys.exc_info()[1]
                 # The property is true in the loop's thread for any client.
                 if client._asynchronous:
                     watch_close(type(client.cluster))
@@ -261,6 +263,7 @@ class _FirstClient:
             if client is watch._client and not client._asynchronous:
                 # Clusters on Kubernetes and of Coiled close in their own way.
                 watch_close(type(client.cluster))
+                watch._handled = sys.exc_info()[1]
                 context = profile(client, watch._name, **watch._options)
                 watch.run = context.__enter__()
                 watch._context = context
@@ -268,7 +271,7 @@ class _FirstClient:
         def before(name: str) -> Any:
             def closed(client: Any, *args: Any, **kwargs: Any) -> Any:
                 # Its context may be left by an exception.
-                error = _current_error()
+                error = watch._error()
                 # A client may shut down the cluster of another one.
                 first = name == "shutdown" and watch._shares_cluster(client)
                 leaving = watch._client if first else client
@@ -288,7 +291,7 @@ class _FirstClient:
         def before_awaiting(name: str) -> Any:
             async def closed(client: Any, *args: Any, **kwargs: Any) -> Any:
                 if client._asynchronous and (context := watch._take(client)):
-                    await context.__aexit__(*_current_error())
+                    await context.__aexit__(*watch._error())
                 return await methods[name](client, *args, **kwargs)
 
             return closed
@@ -305,7 +308,7 @@ class _FirstClient:
             def closed(cluster: Any, *args: Any, **kwargs: Any) -> Any:
                 # In the event loop's thread, waiting for this one would be for ever.
                 if watch._is_connected_to(cluster) and not watch._client.asynchronous:
-                    watch._leave(watch._client, *_current_error())
+                    watch._leave(watch._client, *watch._error())
                 return close(cluster, *args, **kwargs)
 
             return closed
@@ -317,7 +320,7 @@ class _FirstClient:
                     # Another thread may run another loop.
                     is_here = first.loop.asyncio_loop is asyncio.get_running_loop()
                     if is_here and (context := watch._take(first)):
-                        await context.__aexit__(*_current_error())
+                        await context.__aexit__(*watch._error())
                 return await close(cluster, *args, **kwargs)
 
             return closed
@@ -360,6 +363,15 @@ class _FirstClient:
             return first.loop is client.loop and first._asynchronous == client._asynchronous
         return True
 
+    def _error(self) -> tuple[Any, Any, Any]:
+        """Return the exception that leaves the block around the client, unless the script ends.
+
+        The script may handle another one all the time, as ``except ImportError: main()`` does.
+        """
+        error = sys.exc_info()
+        is_end = isinstance(error[1], SystemExit)
+        return (None, None, None) if is_end or error[1] is self._handled else error
+
     def _leave(self, client: Any, *error: Any) -> None:
         """Leave the context of `client`, unless it has been left."""
         if context := self._take(client):
@@ -372,12 +384,6 @@ class _FirstClient:
             return None
         context, self._context = self._context, None
         return context
-
-
-def _current_error() -> tuple[Any, Any, Any]:
-    """Return the exception that leaves the block around a client, if it is no end of the script."""
-    error = sys.exc_info()
-    return (None, None, None) if isinstance(error[1], SystemExit) else error
 
 
 @dataclass(eq=False)
@@ -751,7 +757,8 @@ class _Observer:
             return action(*arguments)
         except Exception as error:  # noqa: BLE001
             message = str(error) if isinstance(error, LaunchError) else repr(error)
-            if isinstance(error, RuntimeError) and self.client.loop.asyncio_loop.is_closed():
+            # The client may look closed by then.
+            if self.client._asynchronous and self.client.loop.asyncio_loop.is_closed():
                 message = (
                     "the asynchronous client was not closed before its event loop ended; write "
                     "async with Client(…, asynchronous=True) as client: …"

@@ -6,6 +6,7 @@ import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from commbench import stats
@@ -140,8 +141,23 @@ def _obstacle(case: Case, settings: Mapping[str, str]) -> str:
         cases.make_suite("prove", [case, changed])
     except CommbenchError as error:
         return str(error)
-    lacking = cases.unmet(changed)
-    return f"{lacking.reason}; {lacking.remedy}" if lacking else ""
+    if lacking := cases.unmet(changed):
+        return f"{lacking.reason}; {lacking.remedy}"
+    return _contradiction(changed) if "backend" in settings else ""
+
+
+def _contradiction(case: Case) -> str:
+    """Return which setting of a case's backend its cluster has with another value, or ""."""
+    backend, spec = parse(case.backend), case.cluster
+    # To Dask, hyphens and underscores are the same.
+    given = {
+        name.replace("-", "_"): value for name, value in {**spec.env, **spec.dask_config}.items()
+    }
+    sets = {**backend.environment(spec.device, Path()), **backend.dask_config()}
+    for name, value in sets.items():
+        if given.get(name.replace("-", "_"), value) != value:
+            return f"{backend.name} sets {name} itself, and the case has another value"
+    return ""
 
 
 def _changed(case: Case, settings: Mapping[str, str]) -> Case:

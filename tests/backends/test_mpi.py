@@ -1,13 +1,16 @@
+import asyncio
 import shutil
 from collections import Counter
 from types import SimpleNamespace
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 from launching import ping_pong, select
 
 from commbench import backends
 from commbench.backends import mpi
+from commbench.backends.mpi_endpoints import MpiEndpoint
 from commbench.errors import UsageError
 from commbench.model import Sample, TransportUsed
 
@@ -18,7 +21,7 @@ def comm(mode="elastic", library="MPICH 5.0.2", peer="mpi://127.0.0.1:2"):
     """Return what `transport` reads of a connection."""
     return SimpleNamespace(
         local_address="mpi://127.0.0.1:1", peer_address=peer,
-        extra_info={"mode": mode, "library": library},
+        extra_info={"mode": mode, "library": library, "gpu_memory": ""},
     )  # fmt: skip
 
 
@@ -111,3 +114,45 @@ def test_messages_of_the_coroutine_layer_and_of_dask(name, transport, tmp_path):
     # Each layer has a separate connection.
     assert [(record.src, record.dst) for record in used] == [("0", "1"), ("1", "0")] * 2
     assert all(record.transport.startswith(transport) for record in used)
+
+
+class Requests:
+    """A channel whose requests complete in their order, once all of a window are posted."""
+
+    def __init__(self, count):
+        self.count, self.posted, self.parked, self.rank, self.communicator = count, [], [], 0, self
+        self.engine = SimpleNamespace(complete=self.complete, park=self.parked.extend)
+
+    def post(self, *message):
+        self.posted.append(message)
+        return len(self.posted)
+
+    Isend = Irecv = post
+
+    async def complete(self, request, buffer, *, receives):
+        assert len(self.posted) == self.count
+        assert self.posted[request - 1] == (buffer, 0, 9 if receives else 8)
+        if request == 3:
+            raise asyncio.CancelledError
+
+
+@pytest.mark.parametrize(
+    ("window", "count"), [("send_window", 2), ("receive_window", 2), ("cross_windows", 1)]
+)
+def test_all_messages_of_a_window_are_in_flight_before_one_is_awaited(window, count):
+    channel = Requests(2)
+    info = SimpleNamespace(channel=channel, **vars(comm()))
+    endpoint = MpiEndpoint(info, 8, 9)
+    buffers = [bytearray(4)] * (2 if window == "cross_windows" else 1)
+    asyncio.run(getattr(endpoint, window)(*buffers, count))
+    assert len(channel.posted) == 2
+
+
+def test_what_a_cancelled_window_has_in_flight_keeps_its_buffer():
+    channel = Requests(5)
+    endpoint = MpiEndpoint(SimpleNamespace(channel=channel, **vars(comm())), 8, 9)
+    buffer = np.zeros(4, "u1")
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(endpoint.send_window(buffer, 5))
+    # The engine keeps the one that was awaited.
+    assert [([*each.requests], each.nbytes) for each in channel.parked] == [([4], 4), ([5], 4)]

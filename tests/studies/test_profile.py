@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import getpass
+import inspect
 import os
 import platform
 import re
@@ -42,6 +43,7 @@ from commbench.harness.transfers import TransferLog
 from commbench.launchers import members
 from commbench.model import registry
 from commbench.reports.figures import drawn
+from commbench.stats import worker_profile
 from commbench.studies import anonymous, profile
 
 QUIET = {"dashboard_address": "127.0.0.1:0"}
@@ -938,7 +940,11 @@ def test_an_anonymous_record_has_the_activities_that_rules_read():
     for file in (Path(commbench.__file__).parent / "analysis" / "findings").glob("*.py"):
         for arguments in re.findall(r"case\.activity\(([^)]*)\)", file.read_text()):
             read |= {*re.findall('"([^"]*)"', arguments.partition("contexts")[0])}
-    assert "page-faults" in read
+    source = inspect.getsource(worker_profile._metrics)
+    for labels in re.findall(r"label(?: ==|\.isin\()(.*)", source):
+        read |= {*re.findall('"([^"]*)"', labels)}
+    read |= {worker_profile._P2P_WAIT}.union(*worker_profile._LABELS.values())
+    assert {"page-faults", "run-queue", "seceded"} < read
     assert read <= anonymous._KEPT_TEXTS["activity"]
 
 

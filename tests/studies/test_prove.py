@@ -99,6 +99,27 @@ def test_more_workers_than_are_bound_to_cpus_are_not_compared():
     assert [trial.name for trial in prove.plan(run, most=3).trials] == ["threads=2"]
 
 
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (
+            {"env": {"UCXPY_PROGRESS_MODE": "polling"}},
+            "sets UCXPY_PROGRESS_MODE itself, and the case",
+        ),
+        ({"env": {"UCXPY_PROGRESS_MODE": "thread"}}, ""),
+        ({"env": {"UCX_RNDV_THRESH": "1"}}, ""),
+    ],
+)
+def test_a_backend_whose_settings_the_case_contradicts_is_no_remedy(settings, reason, monkeypatch):
+    monkeypatch.setattr(prove.cases, "unmet", lambda _: None)
+    case = builders.case("ucx", cluster=ClusterSpec(**settings))
+    text = prove._obstacle(case, {"backend": "ucx:thread-future"})
+    assert reason in text
+    assert bool(text) == bool(reason)
+    # What the case has is measured with other workers, too.
+    assert prove._obstacle(case, {"threads": "2"}) == ""
+
+
 def test_a_backend_that_the_launcher_refuses_is_no_remedy(monkeypatch):
     monkeypatch.setattr(MpirunLauncher, "unavailable", lambda _: None)
     case = builders.case("tcp", cluster=ClusterSpec(launcher="mpirun"))
@@ -137,11 +158,11 @@ def test_what_cannot_be_proved_is_refused_with_the_reason():
 
 def test_the_settings_are_printed_as_variables_yaml_and_code(tmp_path):
     config = {"distributed.comm.compression": "null", "distributed.p2p.storage.disk": "false"}
-    found = finding(FAKE, backend="ucx:shm", threads="2", UCX_TLS="a b", **config)
+    found = finding(FAKE, backend="ucx:shm", threads="2", UCX_PROTO_INFO="a b", **config)
     run = with_findings([FAKE], found)
     (trial,) = prove.plan(run, most=1).trials
     variables, where, *config, cluster = prove.lines(trial)
-    assert variables == "export UCX_TLS=tcp,sm UCX_MM_ERROR_HANDLING=y UCX_TLS='a b'"
+    assert variables == "export UCX_TLS=tcp,sm UCX_MM_ERROR_HANDLING=y UCX_PROTO_INFO='a b'"
     assert where == "# a new file ~/.config/dask/NAME.yaml:"
     (tmp_path / "NAME.yaml").write_text("\n".join(config))
     assert dask.config.collect([str(tmp_path)], env={}) == {

@@ -45,6 +45,8 @@ ALONE, TOGETHER, ROUNDS = FETCHES
 SENDER, FETCHER = "0", "1"
 _LEAD_SECONDS = 0.05
 """The least delay of the common start after the request, in seconds."""
+_EARLY_S = 0.002
+"""The time before the common start that workers don't sleep, but look at the clock."""
 _BUSY_SECONDS = 0.15
 """The time that Dask waits before it asks a busy sender again."""
 _N_KEYS = 2
@@ -517,7 +519,11 @@ async def _until(begin_at_s: float, offsets: dict[str, float], dask_worker: Any)
 
     `offsets` has the seconds by which clocks of remote workers are ahead, by address.
     """
-    await asyncio.sleep(begin_at_s + offsets.get(dask_worker.address, 0.0) - time.time())
+    begin_at_s += offsets.get(dask_worker.address, 0.0)
+    # A sleep ends up to a millisecond late, and each worker's by another time.
+    await asyncio.sleep(begin_at_s - _EARLY_S - time.time())
+    while time.time() < begin_at_s:
+        await asyncio.sleep(0)
     return time.process_time()
 
 

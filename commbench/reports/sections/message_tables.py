@@ -71,8 +71,9 @@ def _columns_by_size(
         cores = ", ".join(f"{name} {text}" for name, text in idle.items())
         cores = f" Cores in use while nothing is sent: {cores}."
         measured = {*run.costs.loc[run.costs["case_id"] == case.id, "layer"]}
-        # Other layers have other processes, or wait in another way.
-        cores *= layer in ("coroutine", "comm") or measured == {"worker"}
+        # Of these the first is measured: others have other processes, or wait in another way.
+        first = next((each for each in ("coroutine", "comm") if each in measured), "")
+        cores *= layer == first or measured == {"worker"}
         what = _IS.get(layer, "Half the round trip: ")
         note = f"{what}{median}.{cores}{warmup(group)}"
         yield "latency", times, note

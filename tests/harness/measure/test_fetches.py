@@ -6,7 +6,9 @@ import functools
 import itertools
 import threading
 import time
+from types import SimpleNamespace
 
+import numpy as np
 import processes
 import pytest
 from launching import select
@@ -176,6 +178,21 @@ def test_a_sample_is_the_mean_fetch_alone_and_the_whole_span_together(exchange):
         assert sample.warmup == (sample.iteration < 0)
         assert sample.cpu_seconds > 0
     assert len(select(exchange, Sample)) == 3 * 2 * len(SIZES)
+
+
+def test_a_common_start_is_met_to_a_fraction_of_a_millisecond():
+    worker, late = SimpleNamespace(address="a"), []
+
+    async def wait():
+        for n in range(30):
+            target = time.time() + 0.0123 + n * 37e-6
+            await fetches._until(target - 5.0, {"a": 5.0}, worker)
+            late.append(time.time() - target)
+
+    asyncio.run(wait())
+    assert min(late) >= 0.0
+    # A machine with other work may be late at times.
+    assert np.median(late) < 1e-4
 
 
 def test_a_slow_pair_with_fewer_fetches_weighs_as_much_as_others(answering, measure, cluster):
