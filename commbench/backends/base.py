@@ -164,7 +164,10 @@ class Backend(ABC):
         raise LaunchError(f"the backend {self.head} has no endpoints of the layer {layer}")
 
     def dask_config(self) -> Mapping[str, Any]:
-        """Return the Dask configuration of every process of the cluster."""
+        """Return the Dask configuration of every process of the cluster.
+
+        This is called only where the backend is available.
+        """
         return {}
 
     @staticmethod

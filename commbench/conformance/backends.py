@@ -42,7 +42,7 @@ def check_backend(name: str, device: str = "cpu") -> set[str]:
     AssertionError
         If the backend violates its contract.
     UnavailableError
-        If this machine can't run the backend; its attributes have been tested by then.
+        If this machine can't run the backend; all but its ``dask_config`` has been tested by then.
     """
     backend = backends.parse(name)
     _check_names(backend, name)
@@ -55,6 +55,7 @@ def check_backend(name: str, device: str = "cpu") -> set[str]:
                 f"unavailable() says no more than {lacking}; it takes a reason and a remedy"
             )
             raise UnavailableError(f"backend {name}", lacking.reason, lacking.remedy)
+        assert isinstance(backend.dask_config(), Mapping), "dask_config() is no mapping"
         return _exchange_messages(backend, device, Path(scratch))
 
 
@@ -78,7 +79,6 @@ def _check_settings(backend: Backend, device: str, scratch: Path) -> None:
     assert all(isinstance(text, str) for pair in given.items() for text in pair), (
         f"environment() is {given!r}; names and values of variables are text"
     )
-    assert isinstance(backend.dask_config(), Mapping), "dask_config() is no mapping"
 
 
 def _check_unavailable_imports(name: str, device: str) -> None:

@@ -170,9 +170,13 @@ def environment(launch: Launch, backend: Backend, scratch: Path) -> dict[str, st
     given = {**backend.dask_config(), **case.cluster.dask_config, **gpu.dask_config(case.cluster)}
     variables = backend.environment(case.cluster.device, scratch)
     launcher: Launcher = registry.load("launcher", case.cluster.launcher)()
-    has_cluster = workloads.load(case.workload).has_cluster
+    kind, nannys = workloads.load(case.workload), nanny_environment()
+    defaults = launcher.environment(case.cluster) if kind.has_cluster else nannys
+    if kind.has_cluster and kind.tool:
+        # The launch runs a user's code as the client, which has no nanny.
+        defaults = {name: defaults[name] for name in defaults.keys() - nannys.keys()}
     return {
-        **(launcher.environment(case.cluster) if has_cluster else nanny_environment()),
+        **defaults,
         **os.environ,
         process.FORWARDED: ",".join([*backend.variables, *variables]),
         **dask_variables(given),

@@ -7,7 +7,7 @@ clusters. Each combination of values is a cluster, on which each backend is meas
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib.util import find_spec
@@ -101,7 +101,7 @@ def combinations(
     UsageError
         If a backend sets a setting itself, or a variable is one of other backends only.
     """
-    readers = {setting.name: _readers(setting.name, backends) for setting in varied}
+    readers = {setting.name: _readers(setting.name, backends, spec.device) for setting in varied}
     for backend in backends:
         applicable = [setting for setting in varied if backend in readers[setting.name]]
         for values in product(*(setting.values for setting in applicable)):
@@ -218,10 +218,14 @@ def _keys(config: dict[str, Any], prefix: str = "") -> Iterator[str]:
             yield f"{prefix}{key}"
 
 
-def _readers(name: str, backends: Sequence[str]) -> list[str]:
+def _readers(name: str, backends: Sequence[str], device: str) -> list[str]:
     parsed = [parse(backend) for backend in backends]
     for backend in parsed:
-        given = backend.dask_config() if "." in name else backend.environment("cpu", Path())
+        given: Mapping[str, Any] = {}
+        if "." not in name:
+            given = backend.environment("cpu", Path())
+        elif backend.unavailable(device) is None:
+            given = backend.dask_config()
         # To Dask, hyphens and underscores are the same.
         if name.replace("-", "_") in [key.replace("-", "_") for key in given]:
             raise UsageError(

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from commbench.errors import LaunchError, UsageError
 from commbench.launchers import members
-from commbench.launchers.base import Launcher, RunningCluster, preload_environment
+from commbench.launchers.base import Launcher, RunningCluster, dask_variables, preload_environment
 from commbench.launchers.local import LocalCluster, nanny_environment
 from commbench.launchers.members import SEARCH_PATHS, forwarded_env
 from commbench.machine import process
@@ -85,12 +85,15 @@ class JobLauncher(Launcher):
                     f"the launcher {self.name} has no option {key!r}; known: {', '.join(known)} "
                     "(those of dask-jobqueue)"
                 )
-        if refused := sorted(self.scheduler_options().keys() & _REFUSED):
+        variables = dask_variables(spec.dask_config)
+        with _configuration_of(variables):
+            refused = sorted(self.scheduler_options().keys() & _REFUSED)
+        if refused:
             raise UsageError(
                 f"jobqueue.{self.name}.scheduler-options.{refused[0]} can't be set; remove it from "
                 f"Dask's configuration; known: {', '.join(_SCHEDULER_OPTIONS)}"
             )
-        self.script(spec, backend.protocol, Path(), {})
+        self.script(spec, backend.protocol, Path(), variables)
 
     def scheduler_options(self) -> dict[str, Any]:
         """Return the scheduler's options of this queue in Dask's configuration."""
@@ -100,12 +103,7 @@ class JobLauncher(Launcher):
         self, spec: ClusterSpec, protocol: str, scratch: Path, environ: Mapping[str, str],
         preload: Sequence[str] = (),
     ) -> str:  # fmt: skip
-        import dask
-
-        # The launch finds preloads of the case in its environment.
-        key = "distributed.worker.preload"
-        given = dask.config.get(key, None, config=dask.config.collect_env(environ))
-        with dask.config.set({} if given is None else {key: given}):
+        with _configuration_of(environ):
             job = self.job(spec, protocol, scratch, environ, _UNKNOWN_SCHEDULER, "0", preload)
         return str(job.job_script())
 
@@ -285,6 +283,15 @@ class JobCluster(LocalCluster):
             cancelling = threading.Thread(target=cancel)
             cancelling.start()
             cancelling.join()
+
+
+def _configuration_of(environ: Mapping[str, str]) -> Any:
+    """Set Dask's configuration to that of a launch with the environment `environ`."""
+    import dask
+    import dask_jobqueue  # noqa: F401 - it fills in the configuration, which is replaced here
+
+    given = dask.config.collect_env(environ)
+    return dask.config.set(dask.config.merge(dask.config.config, given))
 
 
 def _exports(variables: Mapping[str, str]) -> list[str]:

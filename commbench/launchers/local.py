@@ -7,8 +7,9 @@ process has one event loop and one interpreter for all of its workers.
 
 The processes are forked from that of the launch, which has imported what they need and has started
 neither a client nor a communication library. Processes with a GPU, and those bound to CPUs, whose
-memory could be on a distant NUMA node, start anew; the launcher's option ``start=spawn`` starts all
-anew. Every launch is a new process, so that memory layouts and hash seeds differ between launches.
+memory could be on a distant NUMA node, start anew, and so do those for a user's code, as its client
+has not the variables of nannies; the launcher's option ``start=spawn`` starts all anew. Every
+launch is a new process, so that memory layouts and hash seeds differ between launches.
 """
 
 from __future__ import annotations
@@ -233,7 +234,10 @@ class LocalLauncher(Launcher):
     ) -> RunningCluster:
         # Other processes, such as a notebook's, may have threads that hold locks.
         is_launch = process.MARK in os.environ
-        return LocalCluster(spec, protocol, scratch, preload, forks=is_launch and _forks(spec))
+        # Libraries that this process has imported without a nanny's variables ignore them later.
+        has_variables = self.environment(spec).keys() <= os.environ.keys()
+        forks = is_launch and has_variables and _forks(spec)
+        return LocalCluster(spec, protocol, scratch, preload, forks=forks)
 
 
 def _forks(spec: ClusterSpec) -> bool:

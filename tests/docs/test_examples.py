@@ -1,5 +1,6 @@
 """The packages that ``docs/extending.md`` shows, installed and run."""
 
+import importlib
 import re
 import tomllib
 
@@ -99,6 +100,25 @@ def test_a_run_uses_backend_launcher_workload_section_figure_and_format(installe
     assert "Bytes that each worker fetched" in report
     assert (path / "figures/transfer-sizes.svg").exists()
     assert "bands over ws:" in processes.invoke("report", path, "--format", "brief").stdout
+
+
+def test_the_format_has_layer_and_size_of_messages_and_no_bandwidth_of_no_bytes(installed):
+    tasks, messages = builders.case("tcp", "tiny-tasks"), builders.case("tcp", "pingpong")
+    run = builders.in_memory(
+        [tasks, messages],
+        [
+            builders.sample(tasks, 1.2, payload_bytes=0), builders.end(tasks),
+            *(builders.message(messages, 1e-3, size) for size in (1000, 1 << 20)),
+            builders.message(messages, 1e-4, 1000, layer="raw"), builders.end(messages),
+        ],
+    )  # fmt: skip
+    lines = importlib.import_module("commbench_brief").render(run).splitlines()
+    assert [line for line in lines if not line.startswith("⚠")] == [
+        "tiny-tasks over tcp: 1.20 s (1 launches)",
+        "pingpong comm 1.00 kB over tcp: 1.00 ms (1 launches, 1.00 MB/s)",
+        "pingpong comm 1 MiB over tcp: 1.00 ms (1 launches, 1.05 GB/s)",
+        "pingpong raw 1.00 kB over tcp: 100 µs (1 launches, 10.0 MB/s)",
+    ]
 
 
 def test_the_rule_is_applied_to_every_case(installed):

@@ -1,5 +1,6 @@
 """A user's script, and a function of a module, in fresh clusters."""
 
+import ast
 import json
 import textwrap
 
@@ -53,6 +54,33 @@ def test_a_script_is_measured_as_any_workload_and_recorded_by_name_and_hash(run_
     # A script that ends flushes its files, also those that it has not closed.
     assert (tmp_path / "jobs" / "job.py.log").read_text().startswith("written ")
     assert "your code returns is not verified" in processes.invoke("report", ended.run).stdout
+
+
+def test_a_main_and_the_scheduler_have_the_threads_of_the_user_and_workers_those_of_nannies(
+    tmp_path, monkeypatch
+):
+    script = """
+        from pathlib import Path
+
+        def main(client):
+            def variables():
+                import os
+                return [os.environ.get(f"{name}_NUM_THREADS") for name in ("OPENBLAS", "MKL")]
+
+            workers = client.run(variables).values()
+            here = [variables(), client.run_on_scheduler(variables), *workers]
+            Path(__file__).with_suffix(".said").write_text(repr(here))
+    """
+    (tmp_path / "job.py").write_text(textwrap.dedent(script))
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("MKL_NUM_THREADS", "3")
+    with processes.command_line(tmp_path) as line:
+        ended = line.run(tmp_path / "job.py", "--launches", "1", "--iterations", "1", "--quiet")
+    assert ended.status == 0, ended.said
+    here, scheduler, *workers = ast.literal_eval((tmp_path / "job.said").read_text())
+    assert here == scheduler == [None, "3"]
+    assert workers == [["1", "3"]] * 2
 
 
 @pytest.mark.slow

@@ -138,6 +138,27 @@ def test_a_script_has_the_preloads_of_the_case_before_those_of_the_workload(tmp_
 
 
 @EACH_QUEUE
+def test_a_script_has_the_settings_of_the_queue_that_each_case_varies(queue):
+    _, _, mark, (directive, *_) = QUEUES[queue]
+    flag = directive.split()[0]
+    scripts = dry_run(queue, "--vary", f"jobqueue.{queue}.queue=long|other", "--launches", 1)
+    (first,), (second,) = (
+        [line for line in script.splitlines() if line.startswith(f"{mark} {flag} ")]
+        for script in scripts
+    )
+    assert {first, second} == {f"{mark} {flag} long", f"{mark} {flag} other"}
+    assert dask.config.get(f"jobqueue.{queue}.queue") is None
+
+
+def test_what_a_job_requires_may_be_in_the_configuration_of_the_case():
+    given = {"jobqueue.slurm.memory": "3GB"}
+    cases_for("merge", ("tcp",), {}, ClusterSpec(launcher="slurm", dask_config=given))
+    refused = {"jobqueue.slurm.scheduler-options.contact_address": "a"}
+    with pytest.raises(UsageError, match="contact_address can't be set"):
+        cases_for("merge", ("tcp",), {}, ClusterSpec(launcher="slurm", dask_config=given | refused))
+
+
+@EACH_QUEUE
 def test_a_script_finds_an_interpreter_in_a_folder_with_blanks(queue, tmp_path, monkeypatch):
     python = processes.program(tmp_path / "my project" / "python", "echo started")
     monkeypatch.setattr(sys, "executable", str(python))

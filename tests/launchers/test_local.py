@@ -242,11 +242,15 @@ def test_only_a_launch_forks(monkeypatch, tmp_path):
         "commbench.launchers.local.LocalCluster",
         lambda *_, forks: started.append(forks),
     )
+    for name, value in LocalLauncher().environment(ClusterSpec()).items():
+        monkeypatch.setenv(name, value)
     monkeypatch.delenv(process.MARK, raising=False)
     LocalLauncher().start(ClusterSpec(), "tcp", tmp_path)
     monkeypatch.setenv(process.MARK, "1")
     LocalLauncher().start(ClusterSpec(), "tcp", tmp_path)
-    assert started == [False, True]
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    LocalLauncher().start(ClusterSpec(), "tcp", tmp_path)
+    assert started == [False, True, False]
 
 
 def test_a_stopped_scheduler_is_killed_when_its_cluster_is_closed(tmp_path, tag, monkeypatch):

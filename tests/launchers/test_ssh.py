@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import subprocess
 import sys
 from dataclasses import replace
 from unittest.mock import Mock
@@ -21,7 +22,7 @@ from commbench.model import ClusterSpec
 
 asyncssh = pytest.importorskip("asyncssh")
 HOSTS = ("127.0.0.1", "127.0.0.1")
-LATE_WORKER = """case "$*" in *distributed.Worker*) touch {started}; exec sleep 1000;; esac
+LATE_WORKER = """case "$*" in *'"name": "0"'*) touch {started}; exec sleep 1000;; esac
 exec {python} "$@"
 """
 
@@ -138,19 +139,35 @@ def test_the_reason_why_a_host_did_not_start_is_in_the_error(option, message, sp
 def test_workers_that_do_not_come_in_time_are_counted(spec, tmp_path, monkeypatch, tag):
     python, started = tmp_path / "python", tmp_path / "started"
     processes.program(python, LATE_WORKER.format(python=sys.executable, started=started))
-    result = ssh.SshCluster._result
+    submit, result, starts = ssh.SshCluster._submit, ssh.SshCluster._result, []
 
-    def expired(cluster, starting, name, *came):
-        if name != "scheduler":
-            # The deadline passes when the worker's process runs, however slow the machine is.
-            processes.until(started.exists, "the start of a worker")
+    def submitted(cluster, work):
+        starts.append(submit(cluster, work))
+        return starts[-1]
+
+    def expired(cluster, starting, name):
+        if name.startswith("worker"):
+            # The deadline passes when worker 0 is late and worker 1 is there, however slow the
+            # machine is.
+            processes.until(lambda: started.exists() and starts[2].done(), "a start of each worker")
             cluster._deadline = 0.0
-        result(cluster, starting, name, *came)
+        result(cluster, starting, name)
 
+    monkeypatch.setattr(ssh.SshCluster, "_submit", submitted)
     monkeypatch.setattr(ssh.SshCluster, "_result", expired)
     late = replace(with_option(spec, python=str(python)), start_timeout_s=170.0)
-    with pytest.raises(LaunchError, match=r"0 of 2 workers came.*within 170 s \(--start-timeout\)"):
+    words = r"1 of 2 workers came, but worker 0 on 127\.0\.0\.1 did not start within 170 s \(--s"
+    with pytest.raises(LaunchError, match=words):
         SshLauncher().start(late, "tcp", tmp_path)
+
+
+def test_the_configuration_without_secrets_has_the_defaults_of_distributed():
+    code = (
+        "from commbench.launchers import local, ssh\n"
+        "with ssh._without_secrets():\n    print(*local.nanny_environment())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "OMP_NUM_THREADS" in done.stdout.split()
 
 
 def test_as_many_log_in_at_a_time_as_sshd_admits_also_without_a_check_of_host_keys(
