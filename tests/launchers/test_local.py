@@ -145,6 +145,14 @@ def test_waiting_ends_after_its_timeout(tmp_path):
     assert time.monotonic() - began < 60
 
 
+@pytest.fixture
+def forks(monkeypatch, tmp_path):
+    """Return a function that returns whether a launch forks the processes of a cluster."""
+    monkeypatch.setattr(local, "LocalCluster", lambda *_, forks: forks)
+    monkeypatch.setenv(process.MARK, "1")
+    return lambda spec: LocalLauncher().start(spec, "tcp", tmp_path)
+
+
 @pytest.mark.parametrize(
     ("spec", "forked"),
     [
@@ -154,8 +162,8 @@ def test_waiting_ends_after_its_timeout(tmp_path):
         (ClusterSpec(placement=(Placement(cpus="0"), Placement(cpus="1"))), False),
     ],
 )
-def test_processes_with_a_gpu_or_a_placement_start_anew(spec, forked):
-    assert bool(LocalLauncher().environment(spec)) == forked
+def test_processes_with_a_gpu_or_a_placement_start_anew(spec, forked, forks):
+    assert forks(spec) == bool(LocalLauncher().environment(spec)) == forked
 
 
 def read(start, environ, folder):
@@ -236,17 +244,10 @@ def test_all_processes_have_the_allocator_of_the_user(start, given, kept, tmp_pa
     assert [count < N_PAGES / 2 for count in counts] == [kept] * 4
 
 
-def test_only_a_launch_forks(monkeypatch, tmp_path):
-    started = []
-    monkeypatch.setattr(
-        "commbench.launchers.local.LocalCluster",
-        lambda *_, forks: started.append(forks),
-    )
-    monkeypatch.delenv(process.MARK, raising=False)
-    LocalLauncher().start(ClusterSpec(), "tcp", tmp_path)
-    monkeypatch.setenv(process.MARK, "1")
-    LocalLauncher().start(ClusterSpec(), "tcp", tmp_path)
-    assert started == [False, True]
+def test_only_a_launch_forks(forks, monkeypatch):
+    assert forks(ClusterSpec())
+    monkeypatch.delenv(process.MARK)
+    assert not forks(ClusterSpec())
 
 
 def test_a_stopped_scheduler_is_killed_when_its_cluster_is_closed(tmp_path, tag, monkeypatch):
