@@ -229,18 +229,16 @@ KEPT = ("mmap_threshold=33554432", "trim_threshold=67108864")
 
 
 @pytest.mark.parametrize(
-    ("start", "given", "kept"),
+    ("given", "kept"),
     [
-        *((start, {"MALLOC_TRIM_THRESHOLD_": "67108864", "MALLOC_MMAP_THRESHOLD_": "131072"}, False)
-          for start in ("fork", "spawn")),
-        ("fork", {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_THRESHOLD_": "33554432"},
-         True),
-        ("fork", {"GLIBC_TUNABLES": ":".join(f"glibc.malloc.{each}" for each in KEPT)}, True),
+        ({"MALLOC_TRIM_THRESHOLD_": "67108864", "MALLOC_MMAP_THRESHOLD_": "131072"}, False),
+        ({"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_THRESHOLD_": "33554432"}, True),
+        ({"GLIBC_TUNABLES": ":".join(f"glibc.malloc.{each}" for each in KEPT)}, True),
     ],
-)  # fmt: skip
-def test_all_processes_have_the_allocator_of_the_user(start, given, kept, tmp_path):
-    spec = ClusterSpec(launcher_options={"start": start})
-    counts, *_ = read(start, LocalLauncher().environment(spec) | inherited() | given, tmp_path)
+)
+def test_all_processes_have_the_allocator_of_the_user(given, kept, tmp_path):
+    environ = LocalLauncher().environment(ClusterSpec()) | inherited() | given
+    counts, *_ = read("fork", environ, tmp_path)
     assert [count < N_PAGES / 2 for count in counts] == [kept] * 4
 
 
