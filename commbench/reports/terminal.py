@@ -125,6 +125,8 @@ def _fold(text: str, width: int) -> str:
     --------
     >>> _fold("ucx:tcp+shm+nvlink+ib", 12)
     'ucx:tcp+shm+\nnvlink+ib'
+    >>> _fold("hash-join-transfer", 12)
+    'hash-join-tr\nansfer'
     """
     lines = [""]
     for part in re.findall(r"\n|[^ +:\n]*[ +:]|[^ +:\n]+", text):

@@ -12,7 +12,7 @@ Payload: ``(W - 1) * steps * size`` bytes for W workers, all of which the first 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -104,11 +104,11 @@ class Straggler(ClusterWorkload):
 
     def compute(self, client: Any, graph: Any) -> Any:
         """Start to block the event loop, and then the chains; return the futures of their ends."""
-        if self.params.block_s:
-            client.run(
-                _block, self.params.block_s, self.params.period_s, self._arrays[0].key,
-                workers=[self._straggler],
-            )  # fmt: skip
+        params = self.params
+        if params.block_s:
+            # Not the first ones: Dask may drop an array here once it has been fetched.
+            last = [array.key for array in self._arrays[params.steps - 1 :: params.steps]]
+            client.run(_block, params.block_s, params.period_s, last, workers=[self._straggler])
         # Fused, a chain would be one task, which fetches all at once.
         return client.compute(graph, optimize_graph=False)
 
@@ -132,8 +132,8 @@ def _added(array: Any, total: int) -> int:
     return total + int(array.sum())
 
 
-def _block(block_s: float, period_s: float, key: Any, dask_worker: Any) -> None:
-    """Begin to block the worker's event loop, until ``_release`` or until it loses `key`."""
+def _block(block_s: float, period_s: float, keys: Sequence[Any], dask_worker: Any) -> None:
+    """Begin to block the worker's event loop, until ``_release`` or until it has none of `keys`."""
     import asyncio
 
     async def block() -> None:
@@ -141,7 +141,7 @@ def _block(block_s: float, period_s: float, key: Any, dask_worker: Any) -> None:
         await asyncio.sleep(0.01)
         # Not after the next iteration has begun to block, either.
         this = asyncio.current_task()
-        while getattr(dask_worker, _BLOCKING) is this and key in dask_worker.data:
+        while getattr(dask_worker, _BLOCKING) is this and any(k in dask_worker.data for k in keys):
             time.sleep(block_s)
             await asyncio.sleep(period_s - block_s)
 

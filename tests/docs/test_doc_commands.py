@@ -20,7 +20,7 @@ from commbench.cli import run_command
 from commbench.cli.main import main
 from commbench.errors import CommbenchError
 from commbench.harness import suite
-from commbench.model import registry
+from commbench.model import ClusterSpec, registry
 
 PLACEHOLDERS = {
     "WORKLOAD": "merge", "BACKEND": "tcp", "SIZE": "1MiB", "FORMAT": "csv",
@@ -151,15 +151,29 @@ def known_options():
 
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.language == "toml"], ids=ids)
-def test_every_toml_block_is_a_valid_suite_or_references(block, prepare, tmp_path):
+def test_every_toml_block_is_a_valid_file_of_its_kind(block, prepare, tmp_path):
     prepare(block.page)
     file = tmp_path / "block.toml"
     file.write_text(block.text)
-    content = tomllib.loads(block.text)
-    if "case" in content:
-        assert suite.read_suite(file).cases
-    if "reference" in content:
-        assert references.read(file)
+    match tomllib.loads(block.text):
+        case {"case": _}:
+            assert suite.read_suite(file).cases
+        case {"reference": _}:
+            assert references.read(file)
+        case {"racks": _}:
+            assert suite.read_racks(file)
+        case {"worker": workers}:
+            cluster = ClusterSpec(n_workers=len(workers))
+            assert suite.choose_placement(file.name, cluster, folder=tmp_path)
+        case {"scaling": _}:
+            # Lines of a case.
+            file.write_text('scale = 0.25\n[[case]]\nworkload = "transpose-sum"\n' + block.text)
+            assert suite.read_suite(file).cases
+        case {"project": _}:
+            # Installed by the commands of its page.
+            assert block.file.endswith("pyproject.toml")
+        case others:
+            pytest.fail(f"nothing reads {list(others)}")
 
 
 @pytest.mark.parametrize("block", [b for b in BLOCKS if b.language == "python"], ids=ids)

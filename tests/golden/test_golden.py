@@ -123,7 +123,9 @@ def _values(text, form):
 
 
 def _leaves(value, where=""):
-    if isinstance(value, dict):
+    if value in ({}, []):
+        yield where, repr(value)
+    elif isinstance(value, dict):
         for key, item in value.items():
             yield from _leaves(item, f"{where}.{key}")
     elif isinstance(value, list):

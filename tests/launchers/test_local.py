@@ -145,6 +145,16 @@ def test_waiting_ends_after_its_timeout(tmp_path):
     assert time.monotonic() - began < 60
 
 
+@pytest.fixture
+def forks(monkeypatch, tmp_path):
+    """Return a function that returns whether a launch forks the processes of a cluster."""
+    monkeypatch.setattr(local, "LocalCluster", lambda *_, forks: forks)
+    monkeypatch.setenv(process.MARK, "1")
+    for name, value in LocalLauncher().environment(ClusterSpec()).items():
+        monkeypatch.setenv(name, value)
+    return lambda spec: LocalLauncher().start(spec, "tcp", tmp_path)
+
+
 @pytest.mark.parametrize(
     ("spec", "forked"),
     [
@@ -154,8 +164,8 @@ def test_waiting_ends_after_its_timeout(tmp_path):
         (ClusterSpec(placement=(Placement(cpus="0"), Placement(cpus="1"))), False),
     ],
 )
-def test_processes_with_a_gpu_or_a_placement_start_anew(spec, forked):
-    assert bool(LocalLauncher().environment(spec)) == forked
+def test_processes_with_a_gpu_or_a_placement_start_anew(spec, forked, forks):
+    assert forks(spec) == bool(LocalLauncher().environment(spec)) == forked
 
 
 def read(start, environ, folder):
@@ -221,36 +231,26 @@ KEPT = ("mmap_threshold=33554432", "trim_threshold=67108864")
 
 
 @pytest.mark.parametrize(
-    ("start", "given", "kept"),
+    ("given", "kept"),
     [
-        *((start, {"MALLOC_TRIM_THRESHOLD_": "67108864", "MALLOC_MMAP_THRESHOLD_": "131072"}, False)
-          for start in ("fork", "spawn")),
-        ("fork", {"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_THRESHOLD_": "33554432"},
-         True),
-        ("fork", {"GLIBC_TUNABLES": ":".join(f"glibc.malloc.{each}" for each in KEPT)}, True),
+        ({"MALLOC_TRIM_THRESHOLD_": "67108864", "MALLOC_MMAP_THRESHOLD_": "131072"}, False),
+        ({"MALLOC_TRIM_THRESHOLD_": "4294967296", "MALLOC_MMAP_THRESHOLD_": "33554432"}, True),
+        ({"GLIBC_TUNABLES": ":".join(f"glibc.malloc.{each}" for each in KEPT)}, True),
     ],
-)  # fmt: skip
-def test_all_processes_have_the_allocator_of_the_user(start, given, kept, tmp_path):
-    spec = ClusterSpec(launcher_options={"start": start})
-    counts, *_ = read(start, LocalLauncher().environment(spec) | inherited() | given, tmp_path)
+)
+def test_all_processes_have_the_allocator_of_the_user(given, kept, tmp_path):
+    environ = LocalLauncher().environment(ClusterSpec()) | inherited() | given
+    counts, *_ = read("fork", environ, tmp_path)
     assert [count < N_PAGES / 2 for count in counts] == [kept] * 4
 
 
-def test_only_a_launch_forks(monkeypatch, tmp_path):
-    started = []
-    monkeypatch.setattr(
-        "commbench.launchers.local.LocalCluster",
-        lambda *_, forks: started.append(forks),
-    )
-    for name, value in LocalLauncher().environment(ClusterSpec()).items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv(process.MARK, raising=False)
-    LocalLauncher().start(ClusterSpec(), "tcp", tmp_path)
-    monkeypatch.setenv(process.MARK, "1")
-    LocalLauncher().start(ClusterSpec(), "tcp", tmp_path)
+def test_only_a_launch_with_the_variables_of_nannies_forks(forks, monkeypatch):
+    assert forks(ClusterSpec())
     monkeypatch.delenv("OMP_NUM_THREADS")
-    LocalLauncher().start(ClusterSpec(), "tcp", tmp_path)
-    assert started == [False, True, False]
+    assert not forks(ClusterSpec())
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.delenv(process.MARK)
+    assert not forks(ClusterSpec())
 
 
 def test_a_stopped_scheduler_is_killed_when_its_cluster_is_closed(tmp_path, tag, monkeypatch):

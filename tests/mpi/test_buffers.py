@@ -63,12 +63,14 @@ def test_free_buffer_is_reused_for_about_the_same_size():
 def test_free_buffers_but_small_ones_are_kept_up_to_a_limit_and_for_their_time(
     options, nbytes, n_kept
 ):
-    buffers = Buffers(**options, keep_s=0.0)
+    buffers = Buffers(**options, keep_s=1e6)
     taken = [buffers.take(nbytes) for _ in range(10)]
     del taken
-    assert buffers.n_free_bytes == n_kept * nbytes
-    buffers.trim()
-    assert buffers.n_free_bytes == 0
+    for keep_s, n_left in ((1e6, n_kept), (0.0, 0)):
+        assert buffers.n_free_bytes == n_kept * nbytes
+        buffers._keep_s = keep_s
+        buffers.trim()
+        assert buffers.n_free_bytes == n_left * nbytes
 
 
 def test_more_than_there_is_memory_is_a_memory_error():

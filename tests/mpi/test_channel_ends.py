@@ -87,7 +87,8 @@ async def test_mpi_is_called_until_the_peer_has_closed_too() -> None:
     end = End(Communicator())
     end.channel.send([b"x"])
     end.channel.close()
-    assert end.channel.engine._handle is not None
+    await asyncio.sleep(0.01)
+    assert end.channel in end.channel.engine._idle
     end.channel.on_record(Record.CLOSE, 0)
     await end.ended()
 
@@ -222,7 +223,7 @@ def find_late(communicator: Communicator, n_misses: int) -> Callable[[], int]:
 @in_event_loop
 async def test_a_loop_that_stood_still_asks_mpi_again() -> None:
     end = End(Communicator(SMALL))
-    n_probes = find_late(end.communicator, 5)
+    n_probes = find_late(end.communicator, module.N_LAST_PROBES + 5)
     end.channel.on_record(Record.CLOSE, 1)
     end.channel.on_lost("killed")
     reading = asyncio.ensure_future(end.channel.receive())

@@ -16,6 +16,7 @@ import psutil
 import pytest
 from distributed.comm import connect, listen, parse_host_port
 from distributed.comm.core import FatalCommClosedError
+from faulty_peer import rename
 from peers import (
     addresses,
     ask,
@@ -267,8 +268,10 @@ async def test_who_lies_or_breaks_off_at_any_point_costs_one_connection(n_attack
         await comm.close()
 
 
+@pytest.mark.parametrize("role", ["leads", "follows"])
 @scenario(200)
-async def test_who_claims_the_name_of_a_live_process_gets_no_connection() -> None:
+async def test_who_claims_the_name_of_a_live_process_gets_no_connection(role: str) -> None:
+    rename(role)
     local = runtime("127.0.0.1")
     async with peers(1) as (victim,), listen("mpi://127.0.0.1:0", handler) as listener:
         await victim.check()
@@ -277,7 +280,7 @@ async def test_who_claims_the_name_of_a_live_process_gets_no_connection() -> Non
             control = await open_control(*listener.get_host_port())
             control.send(Kind.HELLO, **hello(name, pid=victim.process.pid))
             await control.receive(Kind.HELLO)
-            if local.process < name:
+            if role == "leads":
                 control.send(Kind.PROOF, proofs=[proof])
                 await control.receive(Kind.CONNECT)
             else:

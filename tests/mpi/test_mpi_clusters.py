@@ -51,6 +51,12 @@ def merge(rows: int) -> tuple[Any, int]:
     return left.merge(right, left_on="a", right_on="b"), rows // 2
 
 
+def n_made(dask_scheduler: Scheduler) -> int:
+    """Return how many partitions have been made."""
+    kinds = [kind for name, kind in dask_scheduler.task_prefixes.items() if name == "chunk"]
+    return sum(kind.states["memory"] + kind.states["released"] for kind in kinds)
+
+
 def compute(client: Client) -> None:
     """Let the workers exchange data over mpi, and check the answers."""
     assert client.submit(lambda x: x + 1, 1).result() == 2
@@ -118,7 +124,8 @@ def test_merge_is_right_though_a_worker_is_killed(method: str) -> None:
         with dask.config.set({"dataframe.shuffle.method": method}):
             joined, rows = merge(1_000_000)
             result = client.compute(joined.b.count())
-            time.sleep(0.7)
+            until(lambda: client.run_on_scheduler(n_made) >= 8, "half of the partitions")
+            assert not result.done()
             os.kill(victim, signal.SIGKILL)
             assert result.result(timeout=240) == rows
 

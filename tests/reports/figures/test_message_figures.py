@@ -115,8 +115,10 @@ def test_bandwidth_is_logarithmic_only_where_backends_are_far_apart():
 
 
 def test_latencies_within_a_decade_have_two_labelled_ticks():
-    low, high = sweep(latency_s=3e-5, sizes=[1, 2, 4]).axes[0].get_ylim()
+    axes = sweep(latency_s=3e-5, sizes=[1, 2, 4]).axes[0]
+    low, high = axes.get_ylim()
     assert low < 1e-5 < 1e-4 < high
+    assert {"10 µs", "100 µs"} <= {*_ticks(axes.yaxis)}
 
 
 def test_backends_with_one_size_are_side_by_side():
