@@ -164,4 +164,5 @@ def _library() -> str:
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         return ""
-    return done.stdout.strip() if done.returncode == 0 else ""
+    # What starts with Python may print something, too.
+    return done.stdout.strip().rpartition("\n")[2] if done.returncode == 0 else ""

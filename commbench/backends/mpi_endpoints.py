@@ -72,24 +72,23 @@ class MpiEndpoint(_CommEndpoint):
         await self._complete(request, buffer, receives=True)
 
     async def send_window(self, buffer: Any, count: int) -> None:  # noqa: D102
-        await self._complete_all(self._post(buffer, count, receives=False))
+        await self._exchange(buffer, 0, buffer, count)
 
     async def receive_window(self, buffer: Any, count: int) -> None:  # noqa: D102
-        await self._complete_all(self._post(buffer, count, receives=True))
+        await self._exchange(buffer, count, buffer, 0)
 
     async def cross_windows(self, sent: Any, received: Any, count: int) -> None:  # noqa: D102
-        expected = self._post(received, count, receives=True)
-        await self._complete_all(expected + self._post(sent, count, receives=False))
+        await self._exchange(received, count, sent, count)
 
-    def _post(self, buffer: Any, count: int, *, receives: bool) -> deque[tuple[Any, Any, bool]]:
-        post, tag = (self._isend, self._send_tag)
-        if receives:
-            post, tag = (self._irecv, self._receive_tag)
-        return deque((post(buffer, self._rank, tag), buffer, receives) for _ in range(count))
-
-    async def _complete_all(self, posted: deque[tuple[Any, Any, bool]]) -> None:
-        """Await requests that are all in flight: ``complete`` tests one before the next exists."""
+    async def _exchange(self, received: Any, n_received: int, sent: Any, n_sent: int) -> None:
+        """Have all messages in flight, then await them: ``complete`` tests one at a time."""
+        posted: deque[tuple[Any, Any, bool]] = deque()
         try:
+            for _ in range(n_received):
+                request = self._irecv(received, self._rank, self._receive_tag)
+                posted.append((request, received, True))
+            for _ in range(n_sent):
+                posted.append((self._isend(sent, self._rank, self._send_tag), sent, False))
             while posted:
                 request, buffer, receives = posted.popleft()
                 await self._complete(request, buffer, receives=receives)

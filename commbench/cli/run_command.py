@@ -407,7 +407,10 @@ def _print_scripts(launches: Sequence[Launch], output: Path) -> None:
         launcher = registry.load("launcher", cluster.launcher)()
         scratch = runner.scratch_folder(launch, output.resolve() / "RUN")
         backend = parse(launch.case.backend)
-        environ = runner.environment(launch, backend, scratch)
+        try:
+            environ = runner.environment(launch, backend, scratch)
+        except ImportError as error:
+            raise UsageError(f"{case.backend} has no script here: {error}") from error
         preload = workloads.load(case.workload).preload
         script = launcher.script(cluster, backend.protocol, scratch, environ, preload)
         click.echo(f"{case.workload} over {case.variant}, in each of its launches:", err=True)

@@ -73,7 +73,7 @@ class Engine:
         self._channels: weakref.WeakSet[Watched] = weakref.WeakSet()
         self._watched: dict[Watched, None] = {}
         self._idle: weakref.WeakSet[Watched] = weakref.WeakSet()
-        self._unpolled: list[Watched] = []
+        self._unpolled: list[weakref.ref[Watched]] = []
         self._handle: asyncio.Handle | None = None
         self._sleeping = True
         self._delay = 0.0
@@ -348,10 +348,11 @@ class Engine:
         # progress, such as setting up a connection.
         self._sleeping = False
         began = time.perf_counter()
-        self._unpolled = self._unpolled or list(self._idle)
+        self._unpolled = self._unpolled or list(map(weakref.ref, self._idle))
         try:
             while self._unpolled and time.perf_counter() - began < SLICE_S:
-                if (channel := self._unpolled.pop()) in self._idle:
+                channel = self._unpolled.pop()()
+                if channel is not None and channel in self._idle:
                     channel.poll()
         finally:
             self._step()

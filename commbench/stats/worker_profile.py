@@ -211,7 +211,7 @@ def _task_accounts(
     failed_s = metrics["failed_s"].fillna(0.0)
     in_tasks_s = spans["in_tasks_s"] + (failed_s - spans["erred_s"]).clip(lower=0.0)
     in_tasks_s -= np.minimum(failed_s, (cpu_s - compute_s).clip(lower=0.0))
-    # Tasks that have seceded occupy no thread.
+    # Tasks that sleep after they have seceded occupy no thread.
     in_tasks_s -= metrics["seceded_s"].fillna(0.0)
     parts = _allocate(
         n * processes["wall_s"],

@@ -143,20 +143,23 @@ def _obstacle(case: Case, settings: Mapping[str, str]) -> str:
         return str(error)
     if lacking := cases.unmet(changed):
         return f"{lacking.reason}; {lacking.remedy}"
-    return _contradiction(changed) if "backend" in settings else ""
+    return _contradiction(case, changed)
 
 
-def _contradiction(case: Case) -> str:
-    """Return which setting of a case's backend its cluster has with another value, or ""."""
-    backend, spec = parse(case.backend), case.cluster
+def _contradiction(case: Case, changed: Case) -> str:
+    """Return which setting of another backend the cluster has with another value, or ""."""
+    spec = changed.cluster
+    present, sets = (
+        {**backend.environment(spec.device, Path()), **backend.dask_config()}
+        for backend in (parse(case.backend), parse(changed.backend))
+    )
     # To Dask, hyphens and underscores are the same.
     given = {
         name.replace("-", "_"): value for name, value in {**spec.env, **spec.dask_config}.items()
     }
-    sets = {**backend.environment(spec.device, Path()), **backend.dask_config()}
     for name, value in sets.items():
-        if given.get(name.replace("-", "_"), value) != value:
-            return f"{backend.name} sets {name} itself, and the case has another value"
+        if present.get(name) != value and given.get(name.replace("-", "_"), value) != value:
+            return f"{changed.backend} sets {name} itself, and the case has another value"
     return ""
 
 

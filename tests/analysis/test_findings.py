@@ -15,7 +15,7 @@ from commbench.analysis import findings
 from commbench.analysis.findings import CaseRecords, Rule
 from commbench.errors import ResultsError
 from commbench.harness import vary
-from commbench.model import ClusterSpec, Effect, Finding, registry
+from commbench.model import ClusterSpec, Effect, Finding, Placement, registry
 from commbench.reports import findings as sentences
 
 CASE = builders.case()
@@ -371,13 +371,32 @@ def test_waits_for_the_gil_are_no_lack_of_cores():
 
 def test_workers_that_are_bound_to_few_cores_lack_them_whatever_the_host_has():
     waits, computing = {"cpu_seconds": 3.0, "wait_seconds": 5.0}, [("execute", "thread-cpu", 3.0)]
-    records = [*iterations(CASE, tasks=waits, activities=computing, cpus="4-5")]
+    loop, many = {"cpu_seconds": 3.0}, {"cpu": {"usable_cores": 64}}
     few_others = launches(builders.core_use(CASE, others=0.01))
-    finding = found(CASE, [*records, *few_others], {"cpu": {"usable_cores": 64}})["few-cores"]
-    assert finding.statement.endswith("share 2 cores to which they are bound")
+
+    def bound(*cpus):
+        records = [*iterations(CASE, tasks=waits, loop=loop, activities=computing), *few_others]
+        return [
+            dataclasses.replace(each, cpus=cpus[int(each.worker) % len(cpus)])
+            if isinstance(each, model.WorkerPlace) else each
+            for each in records
+        ]  # fmt: skip
+
+    finding = found(CASE, bound("4-5"), many)["few-cores"]
+    assert finding.statement.endswith("share 2 cores, to which the workers are bound")
     assert "--cpus-per-worker" in finding.remedy
-    # On as many cores as there are, nothing is bound.
-    assert "bound" not in found(CASE, records)["few-cores"].statement
+    # Of cores that they share, they have some to spare; of different ones, one may have none.
+    assert "few-cores" not in found(CASE, bound("0-31"), many)
+    assert "share 32 cores, to" in found(CASE, bound("0-15", "16-31"), many)["few-cores"].statement
+    # On as many cores as there are, or beside other programs, nothing else is to be bound.
+    assert "bound" not in found(CASE, bound("0-1"))["few-cores"].statement
+    others = launches(builders.core_use(CASE, others=0.5))
+    records = [each for each in bound("4-5") if not isinstance(each, model.CoreUse)]
+    assert "end the other programs" in found(CASE, [*records, *others], many)["few-cores"].remedy
+    # Of a GPU or a NIC alone, a placement binds no CPU.
+    placed = case_of(placement=(Placement(nic="eth0"), Placement(nic="eth0")))
+    records = [dataclasses.replace(each, case_id=placed.id) for each in bound("0-63")]
+    assert "few-cores" not in found(placed, records, many)
 
 
 def test_a_loop_that_works_for_tasks_under_way_does_not_poll():
@@ -422,6 +441,13 @@ def test_polling_loops_are_found_with_the_share_of_the_cores():
     by_rule = found(case_of("ucx"), [*records, *others], many)
     assert "polling" not in by_rule
     assert "8 cores with other programs, which use 70% of them" in by_rule["few-cores"].statement
+    # They may be the wrong cores.
+    apart = [
+        dataclasses.replace(each, cpus=f"{each.worker}-7")
+        if isinstance(each, model.WorkerPlace) else each
+        for each in records
+    ]  # fmt: skip
+    assert "polling" in found(case_of("ucx"), [*apart, *others], many)
 
 
 def test_threads_that_sleep_in_tasks_of_a_busy_process_wait_for_the_gil():

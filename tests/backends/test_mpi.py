@@ -158,6 +158,8 @@ class Requests:
         self.engine = SimpleNamespace(complete=self.complete, park=self.parked.extend)
 
     def post(self, *message):
+        if len(self.posted) == self.count:
+            raise OSError("the peer is dead")
         self.posted.append(message)
         return len(self.posted)
 
@@ -190,3 +192,12 @@ def test_what_a_cancelled_window_has_in_flight_keeps_its_buffer():
         asyncio.run(endpoint.send_window(buffer, 5))
     # The engine keeps the one that was awaited.
     assert [([*each.requests], each.nbytes) for each in channel.parked] == [([4], 4), ([5], 4)]
+
+
+def test_what_is_in_flight_when_a_message_cannot_be_posted_keeps_its_buffer():
+    channel = Requests(3)
+    endpoint = MpiEndpoint(SimpleNamespace(channel=channel, **vars(comm())), 8, 9)
+    sent, received = np.zeros(4, "u1"), np.zeros(5, "u1")
+    with pytest.raises(OSError, match="dead"):
+        asyncio.run(endpoint.cross_windows(sent, received, 2))
+    assert [each.nbytes for each in channel.parked] == [5, 5, 4]

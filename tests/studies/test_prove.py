@@ -108,6 +108,8 @@ def test_more_workers_than_are_bound_to_cpus_are_not_compared():
         ),
         ({"env": {"UCXPY_PROGRESS_MODE": "thread"}}, ""),
         ({"env": {"UCX_RNDV_THRESH": "1"}}, ""),
+        # Both set it.
+        ({"env": {"UCX_LOG_LEVEL": "warn"}}, ""),
     ],
 )
 def test_a_backend_whose_settings_the_case_contradicts_is_no_remedy(settings, reason, monkeypatch):

@@ -354,12 +354,10 @@ class CaseRecords:
         return []
 
     @cached_property
-    def are_bound(self) -> bool:
-        """Whether a worker may use only some of the cores that commbench may use."""
-        cpu = self.run.manifest.environment.get("cpu") or {}
-        least = min(map(len, self.cpus), default=math.inf)
-        is_less = not math.isnan(self.n_cores) and least < (cpu.get("usable_cores") or 0)
-        return bool(self.case.cluster.placement) or is_less
+    def are_apart(self) -> bool:
+        """Whether workers may use different cores, so that one may lack them and others not."""
+        differ = len(self.cpus) > 1 and not math.isnan(self.n_cores)
+        return differ or any(each.cpus for each in self.case.cluster.placement)
 
     @cached_property
     def cores_used(self) -> float:
@@ -395,7 +393,7 @@ class CaseRecords:
         enough = self.n_cores >= len(self.polling) + n_threads
         if math.isnan(self.n_cores):
             enough = self.may_wait_for_the_gil
-        return bool(self.polling) and (not enough or self.are_bound)
+        return bool(self.polling) and (not enough or self.are_apart)
 
     @cached_property
     def polled(self) -> pd.Series[float]:

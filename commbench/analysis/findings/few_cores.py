@@ -16,7 +16,7 @@ _SPARE = 0.5
 def find(case: CaseRecords) -> Iterator[Finding]:
     """Yield a finding if threads wait for a core, and ``polling`` is not the reason."""
     waits, used = case.without_waits, case.cores_used
-    has_spare = used < _SPARE and not case.are_bound
+    has_spare = used < _SPARE and not case.are_apart
     if case.findings(polling.RULE) or (has_spare and not math.isnan(case.others)):
         return
     if (has_spare or math.isnan(used)) and case.may_wait_for_the_gil:
@@ -30,18 +30,16 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         where += f" with threads of libraries, which use {libraries:.1f} of them"
         remedy = "limit the threads of libraries: POLARS_MAX_THREADS, NUMBA_NUM_THREADS; "
         remedy += "OMP_NUM_THREADS, which a nanny sets to 1 unless it is set"
-    elif case.are_bound:
-        where += " to which they are bound"
-        remedy = (
-            "bind the workers to more cores (--cpus-per-worker, --placement; taskset), or give "
-        )
-        remedy += "them fewer threads"
     elif has_spare:
         where += f" and use {used:.0%} of them: other programs may use the rest"
         remedy = "end other programs and measure again, or use more cores"
     elif case.others > cores.MAX_OTHERS:
         where += f" with other programs, which use {case.others:.0%} of them"
         remedy = "end the other programs and measure again"
+    elif n < (cores.usable(case.run.manifest.environment.get("cpu") or {}) or 0):
+        where += ", to which the workers are bound"
+        remedy = "bind the workers to more cores (--cpus-per-worker, --placement; taskset), or "
+        remedy += "give them fewer threads"
     yield Finding(
         statement=f"{n_threads} task threads and the event loops share {where}",
         evidence=f"profile: no core, {case.share('queue_s').median():.0%} of a task thread's time",

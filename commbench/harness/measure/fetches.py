@@ -519,10 +519,11 @@ async def _until(begin_at_s: float, offsets: dict[str, float], dask_worker: Any)
 
     `offsets` has the seconds by which clocks of remote workers are ahead, by address.
     """
-    begin_at_s += offsets.get(dask_worker.address, 0.0)
+    wait_s = begin_at_s + offsets.get(dask_worker.address, 0.0) - time.time()
+    until = time.perf_counter() + wait_s
     # A sleep ends up to a millisecond late, and each worker's by another time.
-    await asyncio.sleep(begin_at_s - _EARLY_S - time.time())
-    while time.time() < begin_at_s:
+    await asyncio.sleep(wait_s - _EARLY_S)
+    while time.perf_counter() < until:
         await asyncio.sleep(0)
     return time.process_time()
 

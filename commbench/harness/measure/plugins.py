@@ -34,7 +34,7 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from distributed import Worker
+from distributed import Worker, threadpoolexecutor
 from distributed.diagnostics.plugin import SchedulerPlugin, WorkerPlugin
 from distributed.threadpoolexecutor import ThreadPoolExecutor
 
@@ -93,30 +93,9 @@ class _Uncounted(WorkerPlugin):  # type: ignore[misc]
         stop()
 
 
-class SecededTime(WorkerPlugin):  # type: ignore[misc]
-    """Sums the time in which tasks of a worker run outside its threads, when they end.
-
-    These tasks use ``worker_client`` or ``secede``; other tasks get their threads.
-    """
-
-    name = "commbench-seceded"
-
-    def __init__(self) -> None:
-        self.seconds = 0.0
-        self._since: dict[Any, float] = {}
-
-    def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
-        """Note when a task secedes, and when it ends; called by the worker."""
-        del start, kwargs
-        if finish == "long-running":
-            self._since.setdefault(key, time.perf_counter())
-        elif key in self._since and finish not in ("cancelled", "resumed"):
-            self.seconds += time.perf_counter() - self._since.pop(key)
-
-
 def meters(cluster: RunningCluster) -> list[WorkerPlugin]:
-    """Return new plugins that log transfers and seceded tasks, and those of ``wire_meters``."""
-    return [transfers.TransferLog(), p2p.BatchLog(), SecededTime(), *wire_meters(cluster)]
+    """Return new plugins that log transfers, and those of ``wire_meters``."""
+    return [transfers.TransferLog(), p2p.BatchLog(), *wire_meters(cluster)]
 
 
 def wire_meters(cluster: RunningCluster) -> list[WorkerPlugin]:
@@ -269,11 +248,22 @@ class QueueCounter:
             return
         self._clock = WaitClock()
         if not math.isnan(self._waited_s()):
-            self.seconds = 0.0
+            self.seconds = self._seceded_s = 0.0
+            self._read_at = time.perf_counter()
+            self._thread = threading.local()
             # Tasks of several threads end at the same time.
             self._lock = threading.Lock()
-            self._submit = executor.submit
-            executor.submit = self._counted
+            self._submit, self._adjust = executor.submit, executor._adjust_thread_count
+            executor.submit, executor._adjust_thread_count = self._counted, self._adjusted
+
+    def seceded_seconds(self) -> float:
+        """Return for how long tasks slept outside the executor's threads, once they are back.
+
+        These tasks have called ``secede``, as ``worker_client`` and ``compute`` in a task do. Of
+        each, what was before the last call is left out: it was in another window.
+        """
+        self._read_at = time.perf_counter()
+        return self._seceded_s
 
     def _counted(self, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         def run() -> Any:
@@ -282,11 +272,33 @@ class QueueCounter:
                 return function(*args, **kwargs)
             finally:
                 waited_s = self._waited_s() - before_s
+                self._end_seceded()
                 if not math.isnan(waited_s):
                     with self._lock:
                         self.seconds += waited_s
 
-        return self._submit(run)
+        future = self._submit(run)
+        # A task that rejoins submits an empty one, with which a thread leaves.
+        self._end_seceded()
+        return future
+
+    def _adjusted(self) -> None:
+        state = threadpoolexecutor.thread_state
+        # A task that secedes asks for a thread that replaces its own.
+        if getattr(state, "executor", None) is self._executor and not state.proceed:
+            now = time.perf_counter(), time.thread_time() + self._waited_s()
+            vars(self._thread).setdefault("seceded", now)
+        self._adjust()
+
+    def _end_seceded(self) -> None:
+        if (seceded := vars(self._thread).pop("seceded", None)) is None:
+            return
+        (since, busy_before_s), now = seceded, time.perf_counter()
+        asleep_s = now - since - (time.thread_time() + self._waited_s() - busy_before_s)
+        share = (now - max(since, self._read_at)) / (now - since)
+        if not math.isnan(asleep_s):
+            with self._lock:
+                self._seceded_s += max(0.0, asleep_s * share)
 
     def _waited_s(self) -> float:
         # A process may have no descriptor left, which must not cost a task.
@@ -298,7 +310,7 @@ class QueueCounter:
     def close(self) -> None:
         """Restore the executor."""
         if not math.isnan(self.seconds):
-            del self._executor.submit
+            del self._executor.submit, self._executor._adjust_thread_count
 
 
 class PageFaultCounter:
@@ -406,6 +418,7 @@ def _totals(
         sums["cores", "busy"], sums["cores", "stolen"] = used
     if queue is not None and not math.isnan(queue.seconds):
         sums["execute", "run-queue"] = queue.seconds
+        sums["execute", "seceded"] = queue.seceded_seconds()
     for key, value in worker.digests_total.items():
         if not isinstance(key, tuple) or key[-1] != _SECONDS:
             continue
@@ -414,8 +427,6 @@ def _totals(
         sums[str(key[0]), f"{where}{key[-2]}"] += value
     if meter := worker.plugins.get(_WIRE_METER):
         sums["connect", "connect"] = meter.connect_seconds
-    if seceded := worker.plugins.get(SecededTime.name):
-        sums["execute", "seceded"] = seceded.seconds
     monitor = worker.monitor
     if monitor.monitor_gil_contention:
         monitor.update()

@@ -16,7 +16,7 @@ import dask
 import numpy as np
 import pytest
 from distributed import Worker, get_worker, worker_client
-from distributed.threadpoolexecutor import ThreadPoolExecutor
+from distributed.threadpoolexecutor import ThreadPoolExecutor, secede
 from launching import select
 from spinning import spin
 
@@ -36,6 +36,12 @@ SLACK = 0.2
 def spin_in_a_task(seconds):
     with worker_client() as client:
         client.submit(spin, seconds, pure=False, workers=[get_worker().address]).result()
+
+
+def wait_for_a_task_then_sleep(seconds):
+    with worker_client() as client:
+        client.submit(int, pure=False, workers=[get_worker().address]).result()
+    time.sleep(seconds)
 
 
 def spin_in_a_thread(seconds):
@@ -140,12 +146,41 @@ def test_a_task_within_a_task_computes(profile):
     records, profiles = profile(spin_in_a_task)
     for row in profiles.loc["0"].itertuples():
         assert row.compute_s > SECONDS - 0.1
+        assert row.blocked_s < SLACK
     seceded = [
         (each.worker, each.iteration, each.seconds) for each in select(records, Activity)
         if each.label == "seceded"
     ]  # fmt: skip
     assert [each[:2] for each in seceded] == [("0", 0), ("0", 1)]
-    assert all(SECONDS <= seconds < SECONDS + SLACK for *_, seconds in seceded)
+    assert all(SECONDS - 0.05 < seconds < SECONDS + SLACK for *_, seconds in seceded)
+
+
+def test_a_task_that_has_rejoined_is_blocked_again(profile):
+    _, profiles = profile(wait_for_a_task_then_sleep)
+    for row in profiles.loc["0"].itertuples():
+        assert row.blocked_s > SECONDS - SLACK
+
+
+def test_only_sleep_in_this_window_counts_of_a_task_that_has_seceded():
+    with ThreadPoolExecutor(1) as executor:
+        counter = plugins.QueueCounter(executor)
+
+        def work():
+            secede()
+            spin(SECONDS)
+            time.sleep(SECONDS)
+            seceded.append(counter.seceded_seconds())
+            time.sleep(SECONDS)
+
+        seceded = []
+        executor.submit(work).result()
+        # Half of the time asleep was before, as far as is known without its times.
+        last_s = counter.seceded_seconds()
+        counter.close()
+        executor.submit(int).result()
+    assert seceded == [0.0]
+    assert last_s == pytest.approx(2 * SECONDS / 3, abs=SLACK)
+    assert not {"submit", "_adjust_thread_count"} & vars(executor).keys()
 
 
 def test_a_task_that_sleeps_is_blocked(profile):
@@ -274,7 +309,8 @@ def test_nothing_is_counted_after_the_measurement(profile, cluster):
         objects = [asyncio.get_running_loop()._selector]
         if isinstance(dask_worker, Worker):
             objects.append(dask_worker.executors["default"])
-        return [name for each in objects for name in ("select", "submit") if name in vars(each)]
+        names = ("select", "submit", "_adjust_thread_count")
+        return [name for each in objects for name in names if name in vars(each)]
 
     profile(spin)
     assert not any(cluster.client.run(wrapped).values())
