@@ -141,7 +141,7 @@ def _obstacle(case: Case, settings: Mapping[str, str]) -> str:
         cases.make_suite("prove", [case, changed])
     except CommbenchError as error:
         return str(error)
-    if lacking := cases.unmet(changed):
+    if lacking := cases.unmet(changed) or cases.unmet(case):
         return f"{lacking.reason}; {lacking.remedy}"
     return _contradiction(case, changed)
 

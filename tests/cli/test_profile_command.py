@@ -377,13 +377,6 @@ def test_an_asynchronous_script_is_observed(run_script, closed, known_by):
     assert [*run.path.parent.iterdir()] == [run.path]
 
 
-def test_a_script_without_a_client_is_a_usage_error(run_script):
-    done, run = run_script("from distributed import Client")
-    assert done.returncode == 2
-    assert "connected no distributed.Client" in done.stderr
-    assert run is None
-
-
 @pytest.mark.parametrize("status", [0, 3])
 def test_a_script_that_exits_without_a_client_has_its_status(run_script, status):
     """As the processes of dask-mpi that run the scheduler and the workers."""
@@ -420,7 +413,7 @@ def test_a_script_imports_what_it_imports_by_itself(tmp_path, monkeypatch, safe)
 
 
 @pytest.mark.parametrize("first", ["", "import dask", "from distributed import Client"])
-def test_a_script_configures_dask_as_by_itself(run_script, tmp_path, first):
+def test_a_script_without_a_client_configures_dask_as_by_itself(run_script, tmp_path, first):
     """By variables that it sets before it imports Dask; later ones are too late."""
     script = f"""
         {first}
@@ -430,8 +423,10 @@ def test_a_script_configures_dask_as_by_itself(run_script, tmp_path, first):
         os.environ["DASK_LATE"] = "4"
         print(dask.config.get("configured", None), dask.config.get("late", None))
     """
-    profiled, _ = run_script(script)
+    profiled, run = run_script(script)
     assert profiled.returncode == 2, profiled.stderr
+    assert "connected no distributed.Client" in profiled.stderr
+    assert run is None
     alone = subprocess.run(
         [sys.executable, tmp_path / "my_job.py"], capture_output=True, text=True, check=True
     )

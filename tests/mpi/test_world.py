@@ -73,7 +73,7 @@ subprocess.run([{MPIEXEC!r}, "-n", "2", sys.executable, "-c", {SHOW!r}], check=T
         (1, PARENT, {"elastic 0 1": 1}),
         (2, PARENT, {"elastic 0 1": 2}),
         (1, LAUNCH, {"world 0 2": 1, "world 1 2": 1}),
-        (2, LAUNCH, {"world 0 2": 2, "world 1 2": 2}),
+        pytest.param(2, LAUNCH, {"world 0 2": 2, "world 1 2": 2}, marks=pytest.mark.slow),
     ],
 )
 def test_ranks_are_those_of_the_innermost_launcher(

@@ -355,9 +355,17 @@ class CaseRecords:
 
     @cached_property
     def are_apart(self) -> bool:
-        """Whether workers may use different cores, so that one may lack them and others not."""
-        differ = len(self.cpus) > 1 and not math.isnan(self.n_cores)
-        return differ or any(each.cpus for each in self.case.cluster.placement)
+        """Whether workers have different cores, and one fewer than its task threads and loop."""
+        if not self.cpus or math.isnan(self.n_cores):
+            return any(each.cpus for each in self.case.cluster.placement)
+        least = min(map(len, self.cpus))
+        return len(self.cpus) > 1 and least <= self.case.cluster.threads_per_worker
+
+    @cached_property
+    def are_bound(self) -> bool:
+        """Whether the workers may use some of the cores only that this process may use."""
+        usable = cores.usable(self.run.manifest.environment.get("cpu") or {})
+        return self.n_cores < (usable or 0)
 
     @cached_property
     def cores_used(self) -> float:
@@ -365,7 +373,8 @@ class CaseRecords:
         rows = self.measured_rows("threads")
         spent_s = rows.groupby(_WINDOW)["cpu_seconds"].sum()
         used = float((spent_s / self.wall_s / self.n_cores).median())
-        return used + (0.0 if math.isnan(self.others) else self.others)
+        # Others may use the cores to which no worker is bound.
+        return used + (0.0 if math.isnan(self.others) or self.are_bound else self.others)
 
     @cached_property
     def others(self) -> float:

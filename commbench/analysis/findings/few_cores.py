@@ -33,13 +33,13 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     elif has_spare:
         where += f" and use {used:.0%} of them: other programs may use the rest"
         remedy = "end other programs and measure again, or use more cores"
-    elif case.others > cores.MAX_OTHERS:
-        where += f" with other programs, which use {case.others:.0%} of them"
-        remedy = "end the other programs and measure again"
-    elif n < (cores.usable(case.run.manifest.environment.get("cpu") or {}) or 0):
+    elif case.are_bound:
         where += ", to which the workers are bound"
         remedy = "bind the workers to more cores (--cpus-per-worker, --placement; taskset), or "
         remedy += "give them fewer threads"
+    elif case.others > cores.MAX_OTHERS:
+        where += f" with other programs, which use {case.others:.0%} of them"
+        remedy = "end the other programs and measure again"
     yield Finding(
         statement=f"{n_threads} task threads and the event loops share {where}",
         evidence=f"profile: no core, {case.share('queue_s').median():.0%} of a task thread's time",

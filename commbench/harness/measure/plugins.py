@@ -277,9 +277,20 @@ class QueueCounter:
                     with self._lock:
                         self.seconds += waited_s
 
+        # A task that rejoins submits an empty one, and waits until a thread leaves the executor.
+        with self._executor._rejoin_lock:
+            rejoining = dict(self._executor._rejoin_list).get(threading.current_thread())
         future = self._submit(run)
-        # A task that rejoins submits an empty one, with which a thread leaves.
-        self._end_seceded()
+        if rejoining is None:
+            self._end_seceded()
+        else:
+            wait = rejoining.wait
+
+            def rejoined() -> None:
+                wait()
+                self._end_seceded()
+
+            rejoining.wait = rejoined
         return future
 
     def _adjusted(self) -> None:
@@ -295,8 +306,8 @@ class QueueCounter:
             return
         (since, busy_before_s), now = seceded, time.perf_counter()
         asleep_s = now - since - (time.thread_time() + self._waited_s() - busy_before_s)
-        share = (now - max(since, self._read_at)) / (now - since)
-        if not math.isnan(asleep_s):
+        if now > since and not math.isnan(asleep_s):
+            share = (now - max(since, self._read_at)) / (now - since)
             with self._lock:
                 self._seceded_s += max(0.0, asleep_s * share)
 

@@ -16,7 +16,7 @@ import dask
 import numpy as np
 import pytest
 from distributed import Worker, get_worker, worker_client
-from distributed.threadpoolexecutor import ThreadPoolExecutor, secede
+from distributed.threadpoolexecutor import ThreadPoolExecutor, rejoin, secede
 from launching import select
 from spinning import spin
 
@@ -159,6 +159,30 @@ def test_a_task_that_has_rejoined_is_blocked_again(profile):
     _, profiles = profile(wait_for_a_task_then_sleep)
     for row in profiles.loc["0"].itertuples():
         assert row.blocked_s > SECONDS - SLACK
+
+
+def test_a_task_has_no_thread_until_it_has_rejoined():
+    """With one thread, it waits until the task that has that thread has ended."""
+    with ThreadPoolExecutor(1) as executor:
+        counter = plugins.QueueCounter(executor)
+
+        free = threading.Event()
+
+        def work():
+            secede()
+            began = time.perf_counter()
+            free.set()
+            time.sleep(0.1)
+            rejoin()
+            return time.perf_counter() - began
+
+        ended = executor.submit(work)
+        free.wait()
+        executor.submit(time.sleep, SECONDS)
+        seceded_s = ended.result()
+        counter.close()
+    assert seceded_s > SECONDS
+    assert counter.seceded_seconds() == pytest.approx(seceded_s, abs=0.05)
 
 
 def test_only_sleep_in_this_window_counts_of_a_task_that_has_seceded():
