@@ -86,7 +86,7 @@ class JobLauncher(Launcher):
                     "(those of dask-jobqueue)"
                 )
         variables = dask_variables(spec.dask_config)
-        with _configuration_of(variables):
+        with _launch_configuration(variables):
             refused = sorted(self.scheduler_options().keys() & _REFUSED)
         if refused:
             raise UsageError(
@@ -103,7 +103,7 @@ class JobLauncher(Launcher):
         self, spec: ClusterSpec, protocol: str, scratch: Path, environ: Mapping[str, str],
         preload: Sequence[str] = (),
     ) -> str:  # fmt: skip
-        with _configuration_of(environ):
+        with _launch_configuration(environ):
             job = self.job(spec, protocol, scratch, environ, _UNKNOWN_SCHEDULER, "0", preload)
         return str(job.job_script())
 
@@ -285,7 +285,7 @@ class JobCluster(LocalCluster):
             cancelling.join()
 
 
-def _configuration_of(environ: Mapping[str, str]) -> Any:
+def _launch_configuration(environ: Mapping[str, str]) -> Any:
     """Set Dask's configuration to that of a launch with the environment `environ`."""
     import dask
     import dask_jobqueue  # noqa: F401 - it fills in the configuration, which is replaced here

@@ -295,7 +295,7 @@ class QueueCounter:
 
     def _adjusted(self) -> None:
         state = threadpoolexecutor.thread_state
-        # A task that secedes asks for a thread that replaces its own.
+        # A task that secedes asks for another thread.
         if getattr(state, "executor", None) is self._executor and not state.proceed:
             now = time.perf_counter(), time.thread_time() + self._waited_s()
             vars(self._thread).setdefault("seceded", now)
