@@ -390,7 +390,7 @@ def _print_scripts(launches: Sequence[Launch], output: Path) -> None:
     Raises
     ------
     UsageError
-        If a launcher submits no jobs.
+        If a launcher submits no jobs, or a backend lacks a package that its configuration needs.
     """
     from commbench.backends import parse
     from commbench.harness import runner

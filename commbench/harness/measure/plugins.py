@@ -5,8 +5,8 @@ was killed, by the scheduler when its client disconnects.
 
 The profile comes from readings of counters around an iteration. Nothing is sampled. During the
 iteration each turn of an event loop is counted, by a short Python call, and each task reads its
-thread's time in the run queue when it starts and ends. Just before and after an iteration these are
-read:
+thread's time in the run queue when it starts, secedes, rejoins and ends. Just before and after an
+iteration these are read:
 
 - every thread's time on a core and in the run queue (``schedstat``), by the client, closest to the
   iteration;
