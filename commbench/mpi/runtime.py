@@ -291,8 +291,7 @@ def _launcher_environment(is_mpich: bool) -> Iterator[socket.socket | None]:
     inherited = _inherited()
     launched = any(name in inherited for name in _RANKED_BY_LAUNCHER)
     # A shell that a launcher started as a world of one may start several, which all have its rank.
-    # What PMIx started may have these of a shell,
-    # and MPICH those of PMIx.
+    # What PMIx started may have these of a shell, and MPICH those of PMIx.
     if is_mpich or not _PMIX & inherited.keys():
         inode, pid = _manager()
         is_alone = is_mpich and inherited.get("PMI_SIZE") == "1" and pid != os.getppid()

@@ -40,9 +40,8 @@ _KEPT_TEXTS = {
         "serialize", "deserialize", "compress", "decompress", "disk-read", "disk-write",
         "cancelled", "failed", "contention", "connect", "background-disk disk-write",
         "background-comms compress", "p2p-comms-limiter", "page-faults", "busy", "stolen",
-        "seceded",
         "p2p-shard-partition-cpu", "p2p-shard-partition-noncpu", "p2p-get-output-cpu",
-        "p2p-get-output-noncpu",
+        "p2p-get-output-noncpu", "seceded",
     },
     "value": {"none", "lz4", "zlib", "snappy", "zstd"},
 }  # fmt: skip

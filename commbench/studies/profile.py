@@ -247,10 +247,10 @@ class _FirstClient:
             # Children that the script forks have clients of their own.
             if watch._client is None and os.getpid() == watch.pid:
                 watch._client, watch._scheduler = client, at
-                watch._handled = sys.exc_info()[1]
                 # The property is true in the loop's thread for any client.
                 if client._asynchronous:
                     watch_close(type(client.cluster))
+                    watch._handled = sys.exc_info()[1]
                     context = profile(client, watch._name, **watch._options)
                     watch.run = await context.__aenter__()
                     watch._context = context

@@ -29,9 +29,7 @@ def case_of(backend="tcp", n_threads=1, n_workers=2, **cluster):
     return builders.case(backend, cluster=spec)
 
 
-def iterations(
-    case, *, tasks=None, loop=None, scheduler=None, activities=(), n=6, wall=10.0, cpus="0-63"
-):
+def iterations(case, *, tasks=None, loop=None, scheduler=None, activities=(), n=6, wall=10.0):
     """Yield the records of one iteration in each of `n` launches, alike on every worker."""
     tasks, loop = tasks or {}, loop or {}
     for launch in range(n):
@@ -43,7 +41,7 @@ def iterations(
             n_threads = case.cluster.threads_per_worker
             yield thread_time(case, worker, n_threads=n_threads, **where, **tasks)
             yield thread_time(case, worker, "loop", **where, **loop)
-            yield place(case, worker, cpus=cpus, **where)
+            yield place(case, worker, cpus="0-63", **where)
             for context, label, seconds in activities:
                 yield activity(case, context, label, seconds, worker=worker, **where)
 
@@ -73,6 +71,15 @@ def changed(records, role, worker="1", **times):
         dataclasses.replace(each, **times)
         if isinstance(each, model.ThreadTime) and (each.worker, each.role) == (worker, role)
         else each
+        for each in records
+    ]  # fmt: skip
+
+
+def bound(records, *cpus):
+    """Return `records` with these CPUs for the workers, or the same ones for all."""
+    return [
+        dataclasses.replace(each, cpus=cpus[int(each.worker) % len(cpus)])
+        if isinstance(each, model.WorkerPlace) else each
         for each in records
     ]  # fmt: skip
 
@@ -372,34 +379,26 @@ def test_waits_for_the_gil_are_no_lack_of_cores():
 def test_workers_that_are_bound_to_few_cores_lack_them_whatever_the_host_has():
     waits, computing = {"cpu_seconds": 3.0, "wait_seconds": 5.0}, [("execute", "thread-cpu", 3.0)]
     loop, many = {"cpu_seconds": 3.0}, {"cpu": {"usable_cores": 64}}
-    few_others = launches(builders.core_use(CASE, others=0.01))
-
-    def bound(*cpus):
-        records = [*iterations(CASE, tasks=waits, loop=loop, activities=computing), *few_others]
-        return [
-            dataclasses.replace(each, cpus=cpus[int(each.worker) % len(cpus)])
-            if isinstance(each, model.WorkerPlace) else each
-            for each in records
-        ]  # fmt: skip
-
-    finding = found(CASE, bound("4-5"), many)["few-cores"]
+    alone = [*iterations(CASE, tasks=waits, loop=loop, activities=computing)]
+    records = [*alone, *launches(builders.core_use(CASE, others=0.01))]
+    finding = found(CASE, bound(records, "4-5"), many)["few-cores"]
     assert finding.statement.endswith("share 2 cores, to which the workers are bound")
     assert "--cpus-per-worker" in finding.remedy
     # Of cores that they share, or that are enough for one, they have some to spare.
-    assert "few-cores" not in found(CASE, bound("0-31"), many)
-    assert "few-cores" not in found(CASE, bound("0-15", "16-31"), many)
-    assert "share 17 cores, to" in found(CASE, bound("0-15", "16"), many)["few-cores"].statement
+    assert "few-cores" not in found(CASE, bound(records, "0-31"), many)
+    assert "few-cores" not in found(CASE, bound(records, "0-15", "16-31"), many)
+    unequal = found(CASE, bound(records, "0-15", "16"), many)["few-cores"]
+    assert "share 17 cores, to" in unequal.statement
     # On as many cores as there are, nothing is bound.
-    assert "bound" not in found(CASE, bound("0-1"))["few-cores"].statement
+    assert "bound" not in found(CASE, bound(records, "0-1"))["few-cores"].statement
     # Other programs may use other cores.
     others = launches(builders.core_use(CASE, others=0.5))
-    alone = [each for each in bound("4-5") if not isinstance(each, model.CoreUse)]
-    assert found(CASE, [*alone, *others], many)["few-cores"].remedy == finding.remedy
-    alone = [each for each in bound("0-31") if not isinstance(each, model.CoreUse)]
-    assert "few-cores" not in found(CASE, [*alone, *others], many)
+    crowded = [*alone, *others]
+    assert found(CASE, bound(crowded, "4-5"), many)["few-cores"].remedy == finding.remedy
+    assert "few-cores" not in found(CASE, bound(crowded, "0-31"), many)
     # Of a GPU or a NIC alone, a placement binds no CPU.
     placed = case_of(placement=(Placement(nic="eth0"), Placement(nic="eth0")))
-    records = [dataclasses.replace(each, case_id=placed.id) for each in bound("0-63")]
+    records = [dataclasses.replace(each, case_id=placed.id) for each in records]
     assert "few-cores" not in found(placed, records, many)
 
 
@@ -446,11 +445,7 @@ def test_polling_loops_are_found_with_the_share_of_the_cores():
     assert "polling" not in by_rule
     assert "8 cores with other programs, which use 70% of them" in by_rule["few-cores"].statement
     # A worker may have too few of them.
-    apart = [
-        dataclasses.replace(each, cpus="1-7" if each.worker == "1" else "0")
-        if isinstance(each, model.WorkerPlace) else each
-        for each in records
-    ]  # fmt: skip
+    apart = bound(records, "0", "1-7")
     assert "polling" in found(case_of("ucx"), [*apart, *others], many)
 
 
@@ -480,11 +475,7 @@ def test_threads_that_sleep_in_tasks_of_a_busy_process_wait_for_the_gil():
         finding = found(case, known, {"cpu": {"usable_cores": 8}})["gil"]
         assert finding.effect.share == pytest.approx(share)
     # Processes on one CPU save nothing.
-    bound = [
-        dataclasses.replace(each, cpus="3") if isinstance(each, model.WorkerPlace) else each
-        for each in records
-    ]
-    assert "gil" not in found(case, bound, {"cpu": {"usable_cores": 8}})
+    assert "gil" not in found(case, bound(records, "3"), {"cpu": {"usable_cores": 8}})
     # The processes share what the threads had.
     limited = case_of(n_threads=4, n_workers=1, memory_limit="4GB")
     own = [dataclasses.replace(each, case_id=limited.id) for each in records]

@@ -29,7 +29,7 @@ import threading
 import time
 import uuid
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -413,7 +413,7 @@ def _role(name: str) -> str:
     return next((role for part, role in _ROLES.items() if part in name), "other")
 
 
-def _shuffle_threads(worker: Any) -> Collection[threading.Thread]:
+def _shuffle_threads(worker: Any) -> list[threading.Thread]:
     """Return the threads in which P2P shuffles write, read and split what they receive."""
     plugin = worker.plugins.get("shuffle") if worker is not None else None
     return [*getattr(getattr(plugin, "_executor", None), "_threads", ())]
