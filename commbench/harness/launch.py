@@ -90,7 +90,7 @@ def _end_launch() -> NoReturn:
 
 def main() -> int:
     """Run the launch on standard input, and return the exit status: 0 or, if it failed, 1."""
-    launch = records.decode_launch(json.loads(sys.stdin.readline()))
+    launch = records.from_dict(json.loads(sys.stdin.readline()), Launch)
     descriptor = int(os.environ["COMMBENCH_RECORDS_FD"])
     # Processes that this one starts must not write records.
     os.set_inheritable(descriptor, False)

@@ -253,7 +253,7 @@ def read_manifest(path: Path) -> Manifest:
             f"{model.SCHEMA_VERSION}; use the commbench that wrote it"
         )
     try:
-        return cattrs.Converter(forbid_extra_keys=True).structure(content, Manifest)
+        return records.from_dict(content, Manifest)
     except cattrs.BaseValidationError as error:
         raise ResultsError(
             f"{file} is damaged: {'; '.join(cattrs.transform_error(error))}"

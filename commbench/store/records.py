@@ -6,12 +6,17 @@ import dataclasses
 import json
 import math
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from commbench import model
 from commbench.errors import ResultsError
 from commbench.model import Record
+
+if TYPE_CHECKING:
+    import cattrs
+
+_T = TypeVar("_T")
 
 KINDS: dict[str, type[Any]] = {**Record.kinds}
 FIELDS = {
@@ -52,11 +57,22 @@ def decode(line: str | bytes) -> Record:
     return record
 
 
-def decode_launch(content: Any) -> model.Launch:
-    """Return the launch from the result of ``dataclasses.asdict``."""
+def from_dict(content: Any, kind: type[_T]) -> _T:
+    """Return the object of a dataclass from the result of ``dataclasses.asdict``.
+
+    Raises
+    ------
+    cattrs.BaseValidationError
+        If the content has other fields, or one is of another type.
+    """
+    return _converter().structure(content, kind)
+
+
+@cache
+def _converter() -> cattrs.Converter:
     import cattrs
 
-    return cattrs.Converter(forbid_extra_keys=True).structure(content, model.Launch)
+    return cattrs.Converter(forbid_extra_keys=True)
 
 
 def parse(line: str | bytes) -> dict[str, Any]:

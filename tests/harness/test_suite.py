@@ -17,9 +17,9 @@ from commbench.errors import UnavailableError, UsageError
 from commbench.harness import suite
 from commbench.harness.cases import cases_for, make_suite, plan, structure
 from commbench.harness.suite import read_suite
-from commbench.model import ClusterSpec
+from commbench.model import ClusterSpec, Launch
 from commbench.stats.selection import describe_settings
-from commbench.store.records import decode_launch
+from commbench.store.records import from_dict
 from commbench.workloads.base import Context
 from commbench.workloads.merge import Merge
 from commbench.workloads.pingpong import PingPong
@@ -345,7 +345,7 @@ def test_a_case_keeps_its_id_when_its_workload_gets_a_parameter(monkeypatch):
     before = made()
     monkeypatch.setattr(Merge, "Params", Params)
     after, launch = made(), plan(make_suite("s", [made(more=3)]), 0)[0]
-    read = decode_launch(json.loads(json.dumps(dataclasses.asdict(launch)))).case
+    read = from_dict(json.loads(json.dumps(dataclasses.asdict(launch))), Launch).case
     assert after.params == read.params == {**before.params, "more": 3}
     assert after.id == read.id == before.id != made(more=4).id
     assert describe_settings(after) == describe_settings(before) != describe_settings(made(more=4))

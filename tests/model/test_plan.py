@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from commbench import model
 from commbench.model import Case, ClusterSpec, Placement
-from commbench.store.records import decode_launch
+from commbench.store.records import from_dict
 
 CASE = Case(
     workload="merge",
@@ -86,7 +86,7 @@ def test_a_launch_is_the_same_after_json():
     placement = (Placement(cpus="0-3", gpu=1), Placement(nic="eth0"))
     case = dataclasses.replace(CASE, cluster=dataclasses.replace(CASE.cluster, placement=placement))
     launch = model.Launch(case=case, index=3, block=2, position=1)
-    arrived = decode_launch(json.loads(json.dumps(dataclasses.asdict(launch))))
+    arrived = from_dict(json.loads(json.dumps(dataclasses.asdict(launch))), model.Launch)
     assert arrived.case.id == case.id
     assert (arrived.index, arrived.block, arrived.position) == (3, 2, 1)
     assert arrived.case.cluster == case.cluster
