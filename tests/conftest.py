@@ -104,15 +104,25 @@ def deaths(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return messages
 
 
+QUIET = {
+    "distributed.admin.system-monitor.interval": "1h",
+    "distributed.admin.tick.interval": "1h",
+    "distributed.worker.profile.enabled": False,
+}
+"""A cluster that lasts as long as the tests takes a tenth of a core without these."""
+
+
 @pytest.fixture(scope="session")
 def two_workers() -> Iterator[Any]:
     """Return a cluster of two worker processes, the same for all tests of workloads."""
+    import dask
     from distributed import LocalCluster, Nanny
 
     # Dask gives a worker 5 s to end, and a busy machine may not.
     patient = functools.partialmethod(Nanny.close, timeout=60)
     with (
         pytest.MonkeyPatch.context() as patch,
+        dask.config.set(QUIET),
         LocalCluster(
             n_workers=2,
             threads_per_worker=1,

@@ -1,7 +1,10 @@
+import functools
 import random
 import re
+import shutil
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import processes
 import pytest
@@ -40,22 +43,37 @@ def simulate(noise, between, failing):
     return run_plan
 
 
-@pytest.fixture
-def run(tmp_path, monkeypatch):
-    """Return a function that runs two simulated cases and returns the result and the directory."""
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory):
+    """Return a function that runs two simulated cases, those with the same arguments once."""
 
-    def run_two(*arguments, noise=0.0, between=0.0, failing=""):
-        file = tmp_path / "two.toml"
+    @functools.cache
+    def run_two(*arguments, noise, between, failing):
+        folder = tmp_path_factory.mktemp("measured")
+        file = folder / "two.toml"
         file.write_text(
             'backends = ["fake"]\niterations = 2\nwarmups = 0\n'
             '[[case]]\nworkload = "merge"\n[[case]]\nworkload = "svd"\n'
         )
-        results = tmp_path / "results"
-        monkeypatch.setattr(runner, "run_plan", simulate(noise, between, failing))
-        result = processes.invoke("run", file, "--output", results, *arguments, figures=())
+        results = folder / "results"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(runner, "run_plan", simulate(noise, between, failing))
+            result = processes.invoke("run", file, "--output", results, *arguments, figures=())
         return result, next(results.iterdir(), None) if results.exists() else None
 
     return run_two
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch, measured):
+    """Return a function that returns the result of a run, and a copy of its directory to resume."""
+
+    def copied(*arguments, noise=0.0, between=0.0, failing=""):
+        result, path = measured(*arguments, noise=noise, between=between, failing=failing)
+        monkeypatch.setattr(runner, "run_plan", simulate(noise, between, failing))
+        return result, path and Path(shutil.copytree(path, tmp_path / path.name))
+
+    return copied
 
 
 def ends(path):
