@@ -7,6 +7,7 @@ about what was not recorded.
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -109,8 +110,8 @@ def find(run: Run) -> list[str]:
             "use the commbench that made the run"
         )
     for check in (
-        _unequal_work, _modes, _running_clusters, _moved_workers, _clocks, _cpu_time, undecided,
-        _imprecise, _launches, _untimed, _coverage,
+        raised, _unequal_work, _modes, _running_clusters, _moved_workers, _clocks, _cpu_time,
+        undecided, _imprecise, _launches, _untimed, _coverage,
     ):  # fmt: skip
         texts += guarded(check, run)
     return texts + disturbances(run)
@@ -136,6 +137,20 @@ def disturbances(run: Run) -> list[Disturbance]:
     ):  # fmt: skip
         texts += guarded(check, run)
     return [text if isinstance(text, Disturbance) else Disturbance(text, "") for text in texts]
+
+
+def raised(run: Run) -> Iterator[str]:
+    """Yield which regions of a user's code raised, and what."""
+    for case_id, rows in run.regions.groupby("case_id", sort=False):
+        errors = rows["error"][rows["error"] != ""]
+        if errors.empty:
+            continue
+        what = f"raised {textwrap.shorten(errors.iloc[0], 200, placeholder=' …')}"
+        if len(errors) == len(rows):
+            which, so = f" each of {len(rows)} times" * (len(rows) > 1), "its time is until then"
+        else:
+            which, so = f" {len(errors)} of {len(rows)} times", "these are left out of its times"
+        yield f"{run.case_names[str(case_id)]} {what}{which}: {so}"
 
 
 def _unequal_work(run: Run) -> Iterator[str]:

@@ -52,7 +52,7 @@ def diagnose(
     RUN is the directory of a run, or `latest`; or a script, which is profiled first with the
     ARGUMENTS.
     """
-    from commbench.analysis import findings
+    from commbench.analysis import findings, warnings
     from commbench.cli.profile_command import record
     from commbench.reports import findings as sentences
     from commbench.reports import json, terminal
@@ -74,19 +74,16 @@ def diagnose(
     if form == "json":
         click.echo(json.dumps(json.findings(data)), nl=False)
     else:
-        nothing = "No rule has a finding."
+        lacking = findings.without_profile(data)
+        nothing = f"No rule{' that could be applied' * bool(lacking)} has a finding."
         if data.measured.empty:
             path = shlex.quote(str(data.path))
             nothing = f"Nothing was measured; commbench report {path} says why."
         parts = [*sentences.details(data)] or [nothing]
-        notes = [*data.rule_problems]
-        if lacking := findings.without_profile(data):
-            names = ", ".join(data.case_names[case.id] for case in lacking)
-            notes.append(
-                f"most rules were not applied to {names}: they need the times of threads, which "
-                "are known of workers in processes on Linux, and of regions without others inside "
-                "in which at most a tenth of the workers joined or left"
-            )
+        notes = [*warnings.raised(data), *data.rule_problems]
+        for why in dict.fromkeys(lacking.values()):
+            names = ", ".join(data.case_names[each] for each in lacking if lacking[each] == why)
+            notes.append(f"most rules were not applied to {names}: {why}")
         click.echo(terminal.page(heading(data), notes, parts), nl=False)
     failing = [
         finding.rule for finding in data.findings
@@ -117,8 +114,8 @@ def _unapplied(data: Run, names: tuple[str, ...]) -> Iterator[str]:
     lacking = {case.id: "measurements" for case in data.suite.cases if case.id not in measured}
     if any(rules[name].needs_profile for name in names or rules):
         outer = {*stats.outer_regions(data)["case_id"]}
-        timeless = (case.id for case in findings.without_profile(data) if case.id not in outer)
-        lacking |= dict.fromkeys(timeless, "times of threads")
+        timeless = findings.without_profile(data).keys() - outer
+        lacking |= {name: "times of threads" for name in data.cases if name in timeless}
     for case_id, what in lacking.items():
         yield f"not applied to {data.case_names[case_id]}, which has no {what}"
 

@@ -9,11 +9,14 @@ from commbench.analysis.run import Run
 from commbench.backends import parse
 from commbench.errors import CommbenchError
 from commbench.model import Finding
+from commbench.model.units import format_seconds
 from commbench.reports.sections import Quantity, Section, Table, some
 from commbench.reports.sections.differences import slowdowns
 from commbench.stats.inference import MIN_LAUNCHES
 
 MAX_NAMES = 3
+_LEAST_FAILED = 0.05
+"""The share of the time of all attempts from which failed ones are mentioned."""
 
 
 def largest(run: Run, most: int, only: Collection[str] = ()) -> list[list[Finding]]:
@@ -153,7 +156,10 @@ def conclusion(finding: Finding) -> str:
 
 
 def details(run: Run) -> Iterator[str]:
-    """Yield a paragraph for each finding, with its rule, evidence and what else may explain it."""
+    """Yield a paragraph for each finding, with its rule, evidence and what else may explain it.
+
+    The last one of a case says where the time of its task threads goes.
+    """
     for case_id, group in groupby(run.findings, lambda each: each.case_id):
         yield f"{run.case_names[case_id]}:"
         for each in group:
@@ -165,14 +171,37 @@ def details(run: Run) -> Iterator[str]:
             settings = ((name, _settings(name, device)) for name in backends)
             lines += [f"  {name}: {how}" for name, how in settings if how]
             yield "\n".join(lines)
+        yield from _where_time_goes(run, case_id)
+    diagnosed = {each.case_id for each in run.findings}
+    for case_id in run.cases:
+        for text in _where_time_goes(run, case_id) if case_id not in diagnosed else ():
+            yield f"{run.case_names[case_id]}: no rule has a finding. {text}"
+
+
+def _where_time_goes(run: Run, case_id: str) -> Iterator[str]:
+    """Yield what task threads of a case do, and the tasks that take the most time, if known."""
     shares = run.profile_shares[run.profile_shares["process"] == "workers"]
-    for row in shares[~shares["case_id"].isin(each.case_id for each in run.findings)].itertuples():
-        yield (
-            f"{run.case_names[row.case_id]}: no rule has a finding. Task threads compute "
-            f"{row.compute + row.other_cpu:.0%} of the time, wait {row.queue:.0%} for a core, "
-            f"sleep in tasks {row.blocked:.0%}, await data {row.data:.0%} and have no task "
-            f"{row.idle:.0%}."
+    for row in shares[shares["case_id"] == case_id].itertuples():
+        text = (
+            f"Task threads compute {row.compute + row.other_cpu:.0%} of the time, wait "
+            f"{row.queue:.0%} for a core, sleep in tasks {row.blocked:.0%}, await data "
+            f"{row.data:.0%} and have no task {row.idle:.0%}."
         )
+        tasks = run.tasks[(run.tasks["case_id"] == case_id) & (run.tasks["action"] == "compute")]
+        spent_s = (tasks["stop_s"] - tasks["start_s"]).groupby(tasks["name"].astype("str")).sum()
+        if spent_s.sum() > 0:
+            parts = (spent_s / spent_s.sum()).nlargest(MAX_NAMES)
+            listed = ", ".join(f"{name} {part:.0%}" for name, part in parts.items())
+            text += f" Most of the tasks' time: {listed}."
+        rows = run.activities[run.activities["case_id"] == case_id]
+        is_failed = (rows["context"] == "execute") & rows["label"].isin(["failed", "cancelled"])
+        failed_s = rows["seconds"][is_failed].sum()
+        if failed_s > _LEAST_FAILED * (spent_s.sum() + failed_s):
+            text += (
+                f" Attempts that failed or were cancelled take {format_seconds(failed_s)}, and "
+                f"those that count {format_seconds(spent_s.sum())}: see why in the workers' logs."
+            )
+        yield text
 
 
 def tables(run: Run) -> Iterator[Table]:

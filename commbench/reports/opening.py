@@ -152,7 +152,10 @@ def _verdicts(run: Run) -> Iterator[str]:
                 if row.case_id in scaled:
                     continue
                 if run.is_user_code:
-                    yield f"{what} took {median_time(row)}{_waits(run, row)}."
+                    errors = run.regions["error"][run.regions["case_id"] == row.case_id]
+                    all_raised = len(errors) and (errors != "").all()
+                    verb = "raised an exception after" if all_raised else "took"
+                    yield f"{what} {verb} {median_time(row)}{_waits(run, row)}."
                     continue
                 yield f"{what}: {row.backend} takes {median_time(row)}{_each(run, row)}."
                 continue

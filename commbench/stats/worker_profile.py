@@ -34,6 +34,8 @@ _P2P_WAIT = "p2p-comms-limiter"
 """Dask's name for the wait of a P2P shuffle's task for earlier bytes to be sent."""
 _WORKS = 0.05
 """The share of an idle period in which task threads that work want a core."""
+_SLEEPS = 0.05
+"""The share of an idle period in which an event loop that sleeps between its turns is on a core."""
 _STAY = 0.9
 """The least share of the workers of a window that are there from its begin to its end."""
 _LABELS = {
@@ -262,8 +264,14 @@ def is_barrier(tasks: pd.DataFrame) -> pd.Series[bool]:
 
 
 def idle_demand(threads: pd.DataFrame) -> pd.Series[float]:
-    """Return the cores that rows of ``Run.threads`` use or wait for in their idle periods."""
-    wanted_s: pd.Series[float] = threads["idle_cpu_seconds"] + threads["idle_wait_seconds"]
+    """Return the cores that rows of ``Run.threads`` use or wait for in their idle periods.
+
+    An event loop that sleeps between its turns may wait for a core before each of them if other
+    programs use the cores. It wants no more than it uses.
+    """
+    sleeps = threads["idle_cpu_seconds"] < _SLEEPS * threads["idle_seconds"]
+    waits_s = threads["idle_wait_seconds"].mask(sleeps & (threads["role"] == "loop"), 0.0)
+    wanted_s: pd.Series[float] = threads["idle_cpu_seconds"] + waits_s
     return wanted_s / threads["idle_seconds"]
 
 

@@ -9,7 +9,8 @@ the megabytes of a part of the data, all of which one worker has, of ``p2p-disk`
 its disk writes in a second, of ``page-faults`` the megabytes that a task uses and frees one by one,
 of ``background-threads``, ``blocked-loop``, ``blocked-scheduler`` and ``memory-pauses`` the share
 of the time, of ``scheduler-data`` the megabytes that tasks have as arguments or in the graph, of
-``successive`` and ``recomputed`` the number of computations.
+``first-tasks`` the seconds for which the first task of a worker computes, of ``successive`` and
+``recomputed`` the number of computations.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ import dask.array as da
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
-from distributed import Status, wait
+from distributed import Status, get_worker, wait
 from distributed.shuffle._disk import DiskShardsBuffer
 
 
@@ -37,6 +38,9 @@ def use_core(seconds: float) -> None:
 
 def _task(value, fault, amount, is_first=False):
     """Do the work of a task: sleep as long as a program would that computes elsewhere."""
+    if fault == "first-tasks" and not getattr(get_worker(), "_has_loaded", False):
+        get_worker()._has_loaded = True
+        use_core(amount)
     if fault in ("gil", "background-threads"):
         use_core(0.05 * (amount if fault == "gil" else 1.0))
     else:
@@ -136,6 +140,10 @@ async def _disconnect(dask_worker):
     dask_worker.rpc.collect()
 
 
+async def _unload(dask_worker):
+    dask_worker._has_loaded = False
+
+
 def _with_fault(client, fault, amount, compute):
     first = list(client.nthreads())[:1]
     if fault == "blocked-loop":
@@ -148,6 +156,8 @@ def _with_fault(client, fault, amount, compute):
         client.run(_hold_gil, amount)
     if fault == "connections":
         client.run(_disconnect)
+    if fault == "first-tasks":
+        client.run(_unload)
     if fault == "p2p-disk":
         client.run(_slow_disk, amount)
     try:

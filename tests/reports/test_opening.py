@@ -760,6 +760,24 @@ def test_regions_of_a_program_that_was_killed_are_said(recorded):
     assert opening.verdicts(run)[0].startswith("sum took 260 ms")
 
 
+def test_a_program_that_raised_is_not_said_to_be_fast(recorded):
+    case = builders.case(workload="job", cluster=ClusterSpec(launcher=USER_CODE))
+    error = "ValueError: " + "no such column " * 30
+    records = [
+        builders.region(case, 0.03, error=error), sample(case, 0.03, tool="your code"),
+    ]  # fmt: skip
+    run = recorded([case], builders.ended(records))
+    assert opening.verdicts(run)[0].startswith("job raised an exception after 30.0 ms")
+    (text,) = warnings.raised(run)
+    assert text.startswith("job over tcp raised ValueError: no such column no such ")
+    assert text.endswith(" …: its time is until then")
+    again = [builders.region(case, 0.5, iteration=1), sample(case, 0.5, iteration=1, tool="x")]
+    run = recorded([case], builders.ended([*records, *again]))
+    assert opening.verdicts(run)[0].startswith("job took 500 ms")
+    (text,) = warnings.raised(run)
+    assert text.endswith(" … 1 of 2 times: these are left out of its times")
+
+
 def test_a_core_is_one_also_outside_of_tasks(recorded):
     case = builders.case(cluster=ClusterSpec(launcher=USER_CODE))
     records = builders.ended([sample(case, 1.0, tool="your code")])

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from commbench import stats
-from commbench.stats.worker_profile import LOOP_PARTS, TASK_PARTS, divide
+from commbench.stats.worker_profile import LOOP_PARTS, TASK_PARTS, divide, idle_demand
 
 CASE = builders.case()
 PARTS = ["transfer_only_s", "overlap_s", "compute_only_s", "neither_s"]
@@ -231,6 +231,17 @@ def test_turns_of_a_loop_that_sleeps_when_idle_are_not_polls(recorded):
     loop = {"cpu_seconds": 6.0, "n_turns": 9000, "idle_cpu_seconds": 0.02, "idle_n_turns": 20}
     run = recorded([CASE], [sample(CASE, 10.0), thread_time(CASE, role="loop", **loop)])
     assert profile_of(run).poll_s == pytest.approx(0.2)
+
+
+def test_a_loop_that_sleeps_wants_no_core_for_longer_than_it_uses_it():
+    """Other programs may let it wait before each turn."""
+    waits = {"idle_cpu_seconds": 0.02, "idle_wait_seconds": 0.7}
+    loop, polling = (
+        thread_time(CASE, role="loop", **waits | {"idle_cpu_seconds": seconds})
+        for seconds in (0.02, 0.2)
+    )
+    run = builders.in_memory([CASE], [loop, polling, thread_time(CASE, "1", **waits)])
+    assert idle_demand(run.threads).tolist() == pytest.approx([0.02, 0.9, 0.72])
 
 
 def test_poll_time_is_unknown_where_tasks_went_on_in_the_idle_time(recorded):

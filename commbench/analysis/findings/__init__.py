@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from commbench.analysis.findings.case_records import SMALL_BYTES, WAITS, CaseRecords
 from commbench.analysis.findings.rule import MIN_EFFECT, Rule
 from commbench.errors import ResultsError
-from commbench.model import Case, Finding, registry
+from commbench.model import Finding, registry
+from commbench.stats import outer_regions
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
@@ -57,10 +58,33 @@ def untested(run: Run) -> list[tuple[Finding, Mapping[str, str]]]:
     ]  # fmt: skip
 
 
-def without_profile(run: Run) -> list[Case]:
-    """Return the computations to which rules that need a profile were not applied."""
-    records = (CaseRecords(run, case) for case in run.suite.cases)
-    return [each.case for each in records if len(each.wall_s) and not each.has_profile]
+def without_profile(run: Run) -> dict[str, str]:
+    """Return the computations to which rules that need a profile were not applied, and why.
+
+    Returns
+    -------
+    dict
+        The id of the case, and the reason with a remedy.
+    """
+    outer = {*outer_regions(run)["case_id"]}
+    reasons = dict[str, str]()
+    for each in (CaseRecords(run, case) for case in run.suite.cases):
+        if not len(each.wall_s) or each.has_profile:
+            continue
+        if each.case.id in outer:
+            why = "they are applied to the regions inside"
+        elif each.rows(run.threads).empty:
+            why = (
+                "the times of threads are unknown; they are known of workers that are processes "
+                "on Linux. If yours are threads of your process, use Client(processes=True)"
+            )
+        else:
+            why = (
+                "over a tenth of the workers joined or left. Wait for them, by "
+                "client.wait_for_workers, and measure a fixed number of workers"
+            )
+        reasons[each.case.id] = why
+    return reasons
 
 
 def unapplied(run: Run, names: Iterable[str] = ()) -> list[str]:

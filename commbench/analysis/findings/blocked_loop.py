@@ -34,6 +34,17 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     who, its = of_each.idxmax(), of_each.max()
     whose = "the scheduler" if who == "scheduler" else f"worker {who}"
     mean = shares.groupby(keys).mean()
+    coding = case.share("serialize_s", "deserialize_s", how="max").median()
+    if who == "scheduler":
+        remedy = "make smaller graphs, or submit them in parts"
+    elif coding > its / 2:
+        remedy = (
+            "return arrays, frames or bytes from tasks, not lists or dicts of many objects, which "
+            "Dask pickles there; or reduce in the task"
+        )
+    else:
+        remedy = "find the call: plugins, async tasks, large objects that are pickled; run it in a "
+        remedy += "thread"
     # Tasks that run go on.
     unused = [case.share("data_s", "idle_s", how=how) for how in ("max", "mean")]
     yield Finding(
@@ -41,10 +52,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         "of 0.1 s and more: it neither sends nor receives meanwhile",
         evidence="threads: long_turn_seconds of the loops",
         effect=case.effect(np.minimum(worst, unused[0]), np.minimum(mean, unused[1])),
-        remedy="make smaller graphs, or submit them in parts"
-        if who == "scheduler"
-        else "find the call: plugins, async tasks, large objects that are pickled; run it in a "
-        "thread",
+        remedy=remedy,
         doubt="a thread that keeps the GIL blocks the loop as well",
     )
 

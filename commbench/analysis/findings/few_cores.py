@@ -5,17 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from commbench.analysis.findings import CaseRecords, Rule, polling
+from commbench.analysis.findings import MIN_EFFECT, CaseRecords, Rule, polling
 from commbench.machine import cores
 from commbench.model import Finding
 
 _SPARE = 0.5
 """The share of the cores in use below which threads that are ready wait for the GIL."""
+_FULL = 0.9
+"""The share of the cores in use from which no other program is needed to explain waits."""
 
 
 def find(case: CaseRecords) -> Iterator[Finding]:
-    """Yield a finding if threads wait for a core, and ``polling`` is not the reason."""
+    """Yield a finding if threads wait for a core, and ``polling`` is not the reason.
+
+    Without other programs, the case still takes its CPU time on all cores.
+    """
     waits, used = case.without_waits, case.cores_used
+    used_by_case = used - (0.0 if math.isnan(case.others) or case.are_bound else case.others)
     has_spare = used < _SPARE and not case.are_apart
     if case.findings(polling.RULE) or (has_spare and not math.isnan(case.others)):
         return
@@ -30,14 +36,16 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         where += f" with threads of libraries, which use {libraries:.1f} of them"
         remedy = "limit the threads of libraries: POLARS_MAX_THREADS, NUMBA_NUM_THREADS; "
         remedy += "OMP_NUM_THREADS, which a nanny sets to 1 unless it is set"
-    elif has_spare:
+    elif has_spare or (math.isnan(case.others) and used < _FULL and not case.are_bound):
+        waits = waits.clip(upper=max(0.0, 1 - used_by_case))
         where += f" and use {used:.0%} of them: other programs may use the rest"
         remedy = "end other programs and measure again, or use more cores"
     elif case.are_bound:
         where += ", to which the workers are bound"
         remedy = "bind the workers to more cores (--cpus-per-worker, --placement; taskset), or "
         remedy += "give them fewer threads"
-    elif case.others > cores.MAX_OTHERS:
+    elif case.others > cores.MAX_OTHERS and not 1 - used_by_case < MIN_EFFECT:
+        waits = waits.clip(upper=max(0.0, 1 - used_by_case))
         where += f" with other programs, which use {case.others:.0%} of them"
         remedy = "end the other programs and measure again"
     yield Finding(

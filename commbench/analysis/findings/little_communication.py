@@ -25,8 +25,11 @@ def find(case: CaseRecords) -> Iterator[Finding]:
             "is not what takes long",
             evidence="profile: await data",
             effect=awaited,
-            remedy=f"keep the backend; tasks take the time{_largest(case)}",
-            doubt="tasks that wait for others look idle, not as if they awaited data",
+            remedy=f"keep the backend; tasks take the time{_largest(case)}"
+            + f"; they sleep {case.share('blocked_s').median():.0%} of the time, for locks, files, "
+            "services or subprocesses: if these can serve several at once, use more threads per "
+            "worker" * bool(case.share("blocked_s").median() >= _MOSTLY / 2),
+            doubt="tasks that wait for others' results look idle, not as if they awaited data",
             is_fine=True,
         )
 

@@ -44,15 +44,15 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     effect = case.effect(np.minimum(unused, case.share("idle_s")))
     if effect.share < _LEAST or (busiest - in_tasks).median() >= effect.share / 2:
         return
-    remedy = "call compute once for several results"
+    remedy = "call compute once for several results, or submit all calls before the first result()"
     # Those rules advise larger chunks.
     if not any(map(case.findings, (preparation.RULE, small_messages.RULE))):
         remedy = f"make more partitions or chunks, or {remedy}"
     at_once = (in_tasks * n_threads / running).median()
     yield Finding(
         statement=f"while any task runs, {at_once:.1f} run at once on {n_threads} task threads: "
-        f"{case.n_tasks:.0f} tasks per iteration, and not enough that are "
-        "independent",
+        f"{case.n_tasks:.0f} tasks per iteration, of which too few are independent, or the script "
+        "waits in between",
         evidence="tasks: start_s, stop_s; profile: idle",
         effect=effect,
         remedy=remedy,

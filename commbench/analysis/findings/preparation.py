@@ -17,6 +17,9 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     most the shorter of their time and that in which workers have no task, and at least the sum of
     the two less the wall time.
     """
+    # Without tasks there was nothing to prepare.
+    if case.tasks.empty:
+        return
     client, scheduler = case.computing("client", "other"), case.scheduler_prepares
     whose = f"the client's threads compute {client.median():.0%} of the time, and the scheduler's "
     if not case.has_client_process:
@@ -29,8 +32,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         evidence="threads: cpu_seconds of the client's Python threads but its loop, and of the "
         "scheduler's offload thread; profile: idle of the workers",
         effect=case.effect(np.minimum(idle, computed), (idle + computed - 1).clip(lower=0.0)),
-        remedy="make smaller graphs: fewer and larger chunks, and no data in them; compute in "
-        "tasks, not in the script",
+        remedy="make smaller graphs: fewer and larger chunks, and no data in them or in "
+        "arguments (client.scatter); compute in tasks, not in the script",
         doubt="what the script computes meanwhile may be independent of the tasks",
     )
 

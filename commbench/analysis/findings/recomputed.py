@@ -48,7 +48,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         evidence="tasks: key, start_s, stop_s",
         effect=effect,
         remedy=remedy,
-        doubt="tasks also run again if they failed, or a worker was lost",
+        doubt="tasks also run again if they failed, or a worker was lost; a step that runs again "
+        "with other columns has other keys, and is not counted",
     )
 
 

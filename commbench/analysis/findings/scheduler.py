@@ -11,9 +11,9 @@ from commbench.model import Finding
 from commbench.model.units import format_seconds
 
 _BUSY = 0.5
-"""The share of the time that a limiting scheduler works."""
+"""The share of the time that a limiting scheduler works or waits for a core, half of it works."""
 _BUSY_LOOPS = 0.4
-"""The share of the time that the loops of scheduler and worker work, in turn, for tiny tasks."""
+"""The same share of the loops of scheduler and worker, in turn, for tiny tasks."""
 _LOOP_SECONDS = 5e-3
 """A worker's event loop's time for a tiny task, at most: up to 3 ms on two slow cores."""
 _TINY_SECONDS = 1e-2
@@ -26,28 +26,39 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     """Yield a finding if workers have no task while event loops are busy with tasks.
 
     With few and longer tasks, the time in which both happen would be saved: at least what they
-    take together beyond the wall time, at most the shorter one.
+    take together beyond the wall time, at most the shorter one. A loop that has no core works as
+    little as one that has messages, so its waits count. Of tiny tasks, all that threads do between
+    them is saved at most.
     """
     scheduler, workers = case.message_work("scheduler"), case.message_work()
     idle, seconds = case.share("idle_s"), case.tasks["seconds"].median()
     rate = case.n_tasks / case.wall_s.median()
-    is_tiny = (
-        seconds < _TINY_SECONDS
+    is_tiny = bool(
+        # Of few long ones among many, threads wait for these.
+        case.tasks["seconds"].mean() < _TINY_SECONDS
         and case.transfers["nbytes"].sum() <= _TINY_BYTES * len(case.tasks)
         # Above this, loops are busy with something else.
         and workers.median() <= rate * _LOOP_SECONDS / case.n_workers
     )
-    busy = (scheduler + workers).clip(upper=1.0) if is_tiny else scheduler
-    least = _BUSY_LOOPS if is_tiny else _BUSY
-    if not busy.median() >= least or scheduler.median() > case.scheduling.median():
+    working, least = (scheduler + workers, _BUSY_LOOPS) if is_tiny else (scheduler, _BUSY)
+    busy = working
+    if not case.polling_takes_cores:
+        processes = ("scheduler", *["workers"] * is_tiny)
+        busy = busy + sum(case.share("loop_queue_s", process=each) for each in processes)
+    busy = busy.clip(upper=1.0)
+    is_busy = working.median() >= least / 2 and busy.median() >= least
+    if not is_busy or scheduler.median() > case.scheduling.median():
         return
+    estimates = [np.minimum(idle, busy), (idle + busy - 1).clip(lower=0.0)]
+    if is_tiny:
+        estimates.append(case.share("idle_s", "data_s", "queue_s", "other_cpu_s"))
     loops = f" and each worker's event loop {workers.median():.0%}" if is_tiny else ""
     yield Finding(
         statement=f"the scheduler is busy {scheduler.median():.0%}{loops} of the time with "
         f"{case.n_tasks:.0f} tasks per iteration of {format_seconds(seconds)} each; task threads "
         f"have none {idle.median():.0%} of the time",
         evidence="profile: messages of the scheduler and the workers, idle of the workers; tasks",
-        effect=case.effect(np.minimum(idle, busy), (idle + busy - 1).clip(lower=0.0)),
+        effect=case.effect(*estimates),
         remedy="make fewer and longer tasks: larger chunks, batches of calls",
         doubt="a client that submits tasks one by one keeps the scheduler busy, too",
     )

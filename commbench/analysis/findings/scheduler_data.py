@@ -16,7 +16,9 @@ _LEAST = 0.2
 def find(case: CaseRecords) -> Iterator[Finding]:
     """Yield a finding if the scheduler's event loop is busy, and not with the number of tasks.
 
-    What clients gather, and what blocks the loop, are other causes.
+    What clients gather, and what blocks the loop, are other causes. Without the data, the loop
+    would neither work for them nor wait for a core to do so, and client and scheduler would
+    prepare less: at most all of that is saved.
     """
     # Without an idle period, polling counts as work.
     is_known = case.share("poll_s", process="scheduler").notna()
@@ -24,11 +26,14 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     rest = busy - case.scheduling
     if not rest.median() >= _LEAST or any(map(case.findings, (gathered.RULE, blocked_loop.RULE))):
         return
+    waits = case.share("loop_queue_s", process="scheduler")
+    prepares = case.computing("client", "other") + case.scheduler_prepares
+    idle = case.share("idle_s")
     yield Finding(
         statement=f"the scheduler's event loop is busy {busy.median():.0%} of the time with "
         f"{case.n_tasks:.0f} tasks per iteration: data pass through it",
         evidence="profile: messages of the scheduler, idle of the workers; tasks",
-        effect=case.effect(np.minimum(case.share("idle_s"), rest)),
+        effect=case.effect(np.minimum(idle, rest), np.minimum(idle, rest + waits + prepares)),
         remedy="keep data out of graphs and of arguments of tasks: load them in tasks, or send "
         "them to the workers once, by client.scatter(data, direct=True) if it can reach them",
         doubt="queues, locks, events, published data and other clients keep the scheduler busy, "

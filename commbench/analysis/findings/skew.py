@@ -35,6 +35,11 @@ def find(case: CaseRecords) -> Iterator[Finding]:
             worker = _busiest(case, parts)
             if "compute_s" in parts and (name := _long_task(case, worker, saved.share)):
                 remedy = f"divide the step {name}: one task of it takes most of that time"
+                if name.startswith("finalize"):
+                    remedy = (
+                        "don't compute() the whole result, which one task joins: reduce it, write "
+                        "it, or keep it on the workers by persist()"
+                    )
             elif "compute_s" in parts and (times := _slowness(case, worker)) > _SLOWER:
                 remedy = (
                     f"see what slows it down (clock, cores, other programs): its tasks take "
@@ -53,7 +58,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
                 evidence="profile, by worker" + ": compute, no core, blocked" * (len(parts) > 1),
                 effect=saved,
                 remedy=remedy,
-                doubt="Dask may have placed tasks unevenly by chance",
+                doubt="Dask may have placed tasks unevenly by chance, or the program has "
+                "(workers=, resources=)",
             )
 
 

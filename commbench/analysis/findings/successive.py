@@ -34,7 +34,8 @@ _ELSEWHERE = (
 def find(case: CaseRecords) -> Iterator[Finding]:
     """Yield a finding if all workers wait again and again, and so do scheduler and client.
 
-    With all tasks in one computation, the next ones would be there already.
+    With all tasks in one computation, the next ones would be there already. What client and
+    scheduler do for each computation may be saved, too.
     """
     window, columns = ["launch", "iteration"], ["start_s", "stop_s"]
     waits = case.share("asleep_s", process="scheduler")
@@ -58,9 +59,11 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     effect = case.effect(np.minimum(paused, unused))
     if n.median() < _MIN_PAUSES or effect.share < _LEAST:
         return
+    share = effect.share
+    effect = case.effect(np.minimum(paused, unused), np.minimum(paused, idle))
     yield Finding(
         statement=f"{n.median():.0f} times, {paused.median():.0%} of the time together, no task "
-        f"runs, for {effect.share:.0%} while scheduler and client don't work either: computations "
+        f"runs, for {share:.0%} while scheduler and client don't work either: computations "
         "follow one after another",
         evidence="tasks and transfers: start_s, stop_s; profile: asleep of the scheduler; threads: "
         "cpu_seconds of the client",

@@ -52,6 +52,8 @@ TASK_STREAM = "commbench-task-stream"
 """The name of a task stream of commbench's, as dashboards and clients use Dask's."""
 _ROLES = {"Dask-Default-Threads": "tasks", "Dask-Offload": "offload"}
 _SECONDS = "seconds"
+_QUEUE = "run-queue"
+"""The metric of tasks' waits for a core."""
 _FREE_SECONDS = 10.0
 _LAUNCH = "a launch"
 _LONG_TURN_S = 0.1
@@ -428,7 +430,7 @@ def _totals(
     if (used := cores.times(os.sched_getaffinity(0))) is not None:
         sums["cores", "busy"], sums["cores", "stolen"] = used
     if queue is not None and not math.isnan(queue.seconds):
-        sums["execute", "run-queue"] = queue.seconds
+        sums["execute", _QUEUE] = queue.seconds
         sums["execute", "seceded"] = queue.seceded_seconds()
     for key, value in worker.digests_total.items():
         if not isinstance(key, tuple) or key[-1] != _SECONDS:
@@ -662,11 +664,15 @@ def _spent(before: _Reading, after: _Reading) -> tuple[float, dict[str, _Use]]:
         listed_s = sum(use.cpu_seconds for use in roles.values())
         ended_s = after.cpu_seconds - before.cpu_seconds - listed_s
         tasks = roles["tasks"]
-        unlisted_s = _computed_s(after) - _computed_s(before) - tasks.cpu_seconds
-        in_tasks_s = max(0.0, min(ended_s, unlisted_s))
-        cpu_s = tasks.cpu_seconds + in_tasks_s
+        computed_s, queued_s = (
+            _in_tasks_s(after, label) - _in_tasks_s(before, label) for label in ("-cpu", _QUEUE)
+        )
+        in_tasks_s = max(0.0, min(ended_s, computed_s - tasks.cpu_seconds))
+        cpu_s, wait_s = tasks.cpu_seconds + in_tasks_s, tasks.wait_seconds
+        if in_tasks_s > _TICK_S * len(after.times):
+            wait_s = max(wait_s, queued_s)
         # Dask starts threads when they are first needed.
-        roles["tasks"] = tasks._replace(n_threads=n_task_threads, cpu_seconds=cpu_s)
+        roles["tasks"] = _Use(n_task_threads, cpu_s, wait_s)
         # The rest is of threads that tasks had started; listed times may be some ticks old.
         if (rest_s := ended_s - in_tasks_s) > _TICK_S * len(after.times):
             native = roles["native"]
@@ -684,12 +690,12 @@ def _long_s(
     return float(sum(stop_s - start_s for start_s, stop_s in turns))
 
 
-def _computed_s(reading: _Reading) -> float:
-    """Return the CPU time of all tasks of a worker that have ended."""
+def _in_tasks_s(reading: _Reading, label: str) -> float:
+    """Return the seconds of metrics whose names end in `label`, of a worker's ended tasks."""
     return float(
         sum(
             value
-            for context, label, value in reading.counters["totals"]
-            if context == "execute" and label.endswith("-cpu")
+            for context, name, value in reading.counters["totals"]
+            if context == "execute" and name.endswith(label)
         )
     )

@@ -152,7 +152,27 @@ def test_a_task_within_a_task_computes(profile):
         if each.label == "seceded"
     ]  # fmt: skip
     assert [each[:2] for each in seceded] == [("0", 0), ("0", 1)]
-    assert all(SECONDS - 0.05 < seconds < SECONDS + SLACK for *_, seconds in seceded)
+    wall_s = profiles.loc["0"].wall_s.tolist()
+    for (*_, seconds), whole_s in zip(seceded, wall_s, strict=True):
+        assert SECONDS - 0.05 < seconds < whole_s
+
+
+def test_threads_of_tasks_that_have_ended_waited_for_cores():
+    def reading(clock, listed, cpu_s, computed_s):
+        counters = {
+            "roles": {"1": "tasks"}, "n_turns": 0, "clock": clock, "n_task_threads": 1,
+            "totals": [
+                ["execute", "thread-cpu", computed_s], ["execute", "run-queue", 0.3 * clock],
+            ],
+        }  # fmt: skip
+        return plugins._Reading(counters, clock, {1: listed}, cpu_s)
+
+    begin = reading(0.0, (0.0, 0.0), 0.0, 0.0)
+    _, ended = plugins._spent(begin, reading(10.0, (1.0, 0.5), 4.0, 4.0))
+    assert (ended["tasks"].cpu_seconds, ended["tasks"].wait_seconds) == (4.0, 3.0)
+    # Without, waits of tasks that began before are none of this time.
+    _, listed = plugins._spent(begin, reading(10.0, (1.0, 0.5), 1.0, 1.0))
+    assert (listed["tasks"].cpu_seconds, listed["tasks"].wait_seconds) == (1.0, 0.5)
 
 
 def test_a_task_that_has_rejoined_is_blocked_again(profile):
