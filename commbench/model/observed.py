@@ -300,12 +300,13 @@ class ThreadTime(_IterationRecord, table="threads"):
 
     ``worker`` is a worker's name, ``"scheduler"``, or ``"client"`` if the scheduler is in another
     process; ``role`` is ``loop`` (the thread of the event loop), ``tasks``, ``offload``,
-    ``shuffle`` (P2P's), ``native`` (not created by Python: a UCX progress thread, BLAS; or ended)
-    or ``other``. ``seconds`` is the wall time between two readings, just before and after the
-    sample. The threads' times are summed over ``n_threads``: ``cpu_seconds`` on a core,
-    ``wait_seconds`` ready to run without a free core. ``n_turns`` counts the turns of the event
-    loop; it is 0 if they can't be counted. ``long_turn_seconds`` sums the turns of 0.1 s and more.
-    The ``idle_*`` fields are the same for an idle period right after the iteration.
+    ``shuffle`` (P2P's), ``actors`` (their methods), ``native`` (not created by Python: a UCX
+    progress thread, BLAS; or ended) or ``other``. ``seconds`` is the wall time between two
+    readings, just before and after the sample. The threads' times are summed over ``n_threads``:
+    ``cpu_seconds`` on a core, ``wait_seconds`` ready to run without a free core. ``n_turns`` counts
+    the turns of the event loop; it is 0 if they can't be counted. ``long_turn_seconds`` sums the
+    turns of 0.1 s and more. The ``idle_*`` fields are the same for an idle period right after the
+    iteration.
     """
 
     worker: str

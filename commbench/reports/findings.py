@@ -15,6 +15,8 @@ from commbench.reports.sections.differences import slowdowns
 from commbench.stats.inference import MIN_LAUNCHES
 
 MAX_NAMES = 3
+_LEAST_ACTORS = 0.1
+"""The cores of a worker from which methods of actors are mentioned."""
 _LEAST_FAILED = 0.05
 """The share of the time of all attempts from which failed ones are mentioned."""
 
@@ -200,6 +202,15 @@ def _where_time_goes(run: Run, case_id: str) -> Iterator[str]:
             text += (
                 f" Attempts that failed or were cancelled take {format_seconds(failed_s)}, and "
                 f"those that count {format_seconds(spent_s.sum())}: see why in the workers' logs."
+            )
+        threads = run.threads[
+            (run.threads["case_id"] == case_id) & (run.threads["role"] == "actors")
+        ]
+        used = (threads["cpu_seconds"] / threads["seconds"]).groupby(threads["worker"]).mean().max()
+        if used >= _LEAST_ACTORS:
+            text += (
+                f" Methods of actors are no tasks; those of one worker use {used:.1f} cores, one "
+                "method at a time."
             )
         yield text
 

@@ -136,6 +136,7 @@ def test_where_no_rule_has_a_finding_the_parts_of_the_time_are_said():
 def test_the_last_line_of_a_diagnosis_says_where_the_time_goes():
     waits = [("execute", "thread-cpu", 1.0), ("execute", "failed", 2.0)]
     records = [*iterations(CASE, tasks={"cpu_seconds": 1.0}, activities=waits)]
+    records += launches(*(thread_time(CASE, n, "actors", cpu_seconds=8 * int(n)) for n in "01"))
     spans = ((0, 1, "read", "0"), (1, 3, "join", "0"), (3, 9, "sum", "0"), (0, 9, "sum", "1"))
     records += [
         task(CASE, 100 * launch + begin, 100 * launch + end, name=name, worker=w, launch=launch)
@@ -143,6 +144,7 @@ def test_the_last_line_of_a_diagnosis_says_where_the_time_goes():
     ]  # fmt: skip
     run = builders.in_memory([CASE], records, environment=CORES)
     *_, text = sentences.details(run)
+    assert text.endswith("use 0.8 cores, one method at a time.")
     assert text.startswith("Task threads compute 10% of the time, wait 0% for a core, sleep in ")
     assert "Most of the tasks' time: sum 83%, join 11%, read 6%. Attempts that" in text
     assert "take 24.0 s, and those that count 108 s: see why" in text

@@ -50,7 +50,7 @@ from commbench.model import Activity, Launch, LongTurn, ProcessUse, Record, Thre
 IDLE_SECONDS = 0.1
 TASK_STREAM = "commbench-task-stream"
 """The name of a task stream of commbench's, as dashboards and clients use Dask's."""
-_ROLES = {"Dask-Default-Threads": "tasks", "Dask-Offload": "offload"}
+_ROLES = {"Dask-Default-Threads": "tasks", "Dask-Offload": "offload", "Dask-Actor": "actors"}
 _SECONDS = "seconds"
 _QUEUE = "run-queue"
 """The metric of tasks' waits for a core."""

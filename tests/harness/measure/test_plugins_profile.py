@@ -157,24 +157,6 @@ def test_a_task_within_a_task_computes(profile):
         assert SECONDS - 0.05 < seconds < whole_s
 
 
-def test_threads_of_tasks_that_have_ended_waited_for_cores():
-    def reading(clock, listed, cpu_s, computed_s):
-        counters = {
-            "roles": {"1": "tasks"}, "n_turns": 0, "clock": clock, "n_task_threads": 1,
-            "totals": [
-                ["execute", "thread-cpu", computed_s], ["execute", "run-queue", 0.3 * clock],
-            ],
-        }  # fmt: skip
-        return plugins._Reading(counters, clock, {1: listed}, cpu_s)
-
-    begin = reading(0.0, (0.0, 0.0), 0.0, 0.0)
-    _, ended = plugins._spent(begin, reading(10.0, (1.0, 0.5), 4.0, 4.0))
-    assert (ended["tasks"].cpu_seconds, ended["tasks"].wait_seconds) == (4.0, 3.0)
-    # Without, waits of tasks that began before are none of this time.
-    _, listed = plugins._spent(begin, reading(10.0, (1.0, 0.5), 1.0, 1.0))
-    assert (listed["tasks"].cpu_seconds, listed["tasks"].wait_seconds) == (1.0, 0.5)
-
-
 def test_a_task_that_has_rejoined_is_blocked_again(profile):
     _, profiles = profile(wait_for_a_task_then_sleep)
     for row in profiles.loc["0"].itertuples():
@@ -482,11 +464,12 @@ def test_workers_read_how_busy_their_cores_are(used, monkeypatch):
 
 def test_cpu_time_of_ended_threads_is_that_which_no_thread_has_and_tasks_lack():
     def reading(clock, thread_s, process_s, tasks_s):
+        totals = [["execute", "thread-cpu", tasks_s], ["execute", "run-queue", 0.6 * clock]]
         counters = {
             "clock": clock, "n_turns": 0, "long_seconds": 0.0, "n_task_threads": 1,
-            "roles": {"7": "tasks"}, "totals": [["execute", "thread-cpu", tasks_s]],
+            "roles": {"7": "tasks"}, "totals": totals,
         }  # fmt: skip
-        return plugins._Reading(counters, clock, {7: (thread_s, 0.0)}, process_s)
+        return plugins._Reading(counters, clock, {7: (thread_s, 0.1 * clock)}, process_s)
 
     before = reading(0.0, 1.0, 2.0, 0.0)
     for process_s, tasks_s, expected, of_others in (
@@ -502,6 +485,9 @@ def test_cpu_time_of_ended_threads_is_that_which_no_thread_has_and_tasks_lack():
         _, roles = plugins._spent(before, reading(5.0, 2.0, process_s, tasks_s))
         assert roles["tasks"].cpu_seconds == pytest.approx(expected)
         assert roles["native"].cpu_seconds == pytest.approx(of_others)
+        # Waits in tasks that began before the window were waits before, too.
+        waited_s = 3.0 if expected > 1.0 else 0.5
+        assert roles["tasks"].wait_seconds == pytest.approx(waited_s)
 
 
 def test_threads_that_a_task_starts_and_ends_have_their_cpu_time(profile):
@@ -511,13 +497,14 @@ def test_threads_that_a_task_starts_and_ends_have_their_cpu_time(profile):
         assert row.blocked_s > SECONDS - SLACK
 
 
-def test_threads_of_shuffles_have_a_role_of_their_own(cluster):
+def test_threads_of_shuffles_and_actors_have_roles_of_their_own(cluster):
     def roles(dask_worker):
         dask_worker.plugins["shuffle"]._executor.submit(int).result()
+        dask_worker.executors["actor"].submit(int).result()
         counters = json.loads(plugins.read(False, dask_worker=dask_worker))
-        return [*counters["roles"].values()].count("shuffle")
+        return [[*counters["roles"].values()].count(role) for role in ("shuffle", "actors")]
 
-    assert [*cluster.client.run(roles).values()] == [1, 1]
+    assert [*cluster.client.run(roles).values()] == [[1, 1]] * 2
 
 
 def test_the_turns_of_a_loop_without_a_selector_are_unknown():
