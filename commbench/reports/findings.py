@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from itertools import groupby
 
+from commbench.analysis.findings import CaseRecords
 from commbench.analysis.run import Run
 from commbench.backends import parse
 from commbench.errors import CommbenchError
@@ -189,19 +190,21 @@ def _where_time_goes(run: Run, case_id: str) -> Iterator[str]:
             f"{row.queue:.0%} for a core, sleep in tasks {row.blocked:.0%}, await data "
             f"{row.data:.0%} and have no task {row.idle:.0%}."
         )
-        tasks = run.tasks[(run.tasks["case_id"] == case_id) & (run.tasks["action"] == "compute")]
-        spent_s = (tasks["stop_s"] - tasks["start_s"]).groupby(tasks["name"].astype("str")).sum()
+        records = CaseRecords(run, run.cases[case_id])
+        # What a task returns has a size; the time of those that failed is in the activities.
+        tasks = records.tasks[records.tasks["nbytes"] > 0]
+        spent_s = tasks.groupby("name", observed=True)["seconds"].sum()
         if spent_s.sum() > 0:
             parts = (spent_s / spent_s.sum()).nlargest(MAX_NAMES)
             listed = ", ".join(f"{name} {part:.0%}" for name, part in parts.items())
             text += f" Most of the tasks' time: {listed}."
-        rows = run.activities[run.activities["case_id"] == case_id]
+        rows = records.measured_rows("activities")
         is_failed = (rows["context"] == "execute") & rows["label"].isin(["failed", "cancelled"])
         failed_s = rows["seconds"][is_failed].sum()
         if failed_s > _LEAST_FAILED * (spent_s.sum() + failed_s):
             text += (
                 f" Attempts that failed or were cancelled take {format_seconds(failed_s)}, and "
-                f"those that count {format_seconds(spent_s.sum())}: see why in the workers' logs."
+                f"others {format_seconds(spent_s.sum())}: see why in the workers' logs."
             )
         threads = run.threads[
             (run.threads["case_id"] == case_id) & (run.threads["role"] == "actors")

@@ -36,6 +36,8 @@ _WORKS = 0.05
 """The share of an idle period in which task threads that work want a core."""
 _SLEEPS = 0.05
 """The share of an idle period in which an event loop that sleeps between its turns is on a core."""
+_TURN_WAIT_S = 1e-3
+"""The least wait for a core that is one of each turn, not one after many turns that poll."""
 _STAY = 0.9
 """The least share of the workers of a window that are there from its begin to its end."""
 _LABELS = {
@@ -269,9 +271,10 @@ def idle_demand(threads: pd.DataFrame) -> pd.Series[float]:
     An event loop that sleeps between its turns may wait for a core before each of them if other
     programs use the cores. It wants no more than it uses.
     """
-    sleeps = threads["idle_cpu_seconds"] < _SLEEPS * threads["idle_seconds"]
-    waits_s = threads["idle_wait_seconds"].mask(sleeps & (threads["role"] == "loop"), 0.0)
-    wanted_s: pd.Series[float] = threads["idle_cpu_seconds"] + waits_s
+    waits_s = threads["idle_wait_seconds"]
+    sleeps = (threads["role"] == "loop") & (waits_s > _TURN_WAIT_S * threads["idle_n_turns"])
+    sleeps &= threads["idle_cpu_seconds"] < _SLEEPS * threads["idle_seconds"]
+    wanted_s: pd.Series[float] = threads["idle_cpu_seconds"] + waits_s.mask(sleeps, 0.0)
     return wanted_s / threads["idle_seconds"]
 
 

@@ -395,7 +395,9 @@ class _Raised:
     error: BaseException | None = None
 
     def __str__(self) -> str:
-        text = "" if self.error is None else type(self.error).__name__
+        # The end of a script is no error of its code.
+        is_end = self.error is None or isinstance(self.error, SystemExit)
+        text = "" if is_end else type(self.error).__name__
         with suppress(Exception):
             text += f": {self.error}" * bool(text)
         return text

@@ -235,13 +235,12 @@ def test_turns_of_a_loop_that_sleeps_when_idle_are_not_polls(recorded):
 
 def test_a_loop_that_sleeps_wants_no_core_for_longer_than_it_uses_it():
     """Other programs may let it wait before each turn."""
-    waits = {"idle_cpu_seconds": 0.02, "idle_wait_seconds": 0.7}
-    loop, polling = (
-        thread_time(CASE, role="loop", **waits | {"idle_cpu_seconds": seconds})
-        for seconds in (0.02, 0.2)
-    )
-    run = builders.in_memory([CASE], [loop, polling, thread_time(CASE, "1", **waits)])
-    assert idle_demand(run.threads).tolist() == pytest.approx([0.02, 0.9, 0.72])
+    waits = {"idle_cpu_seconds": 0.02, "idle_wait_seconds": 0.7, "idle_n_turns": 200}
+    # Polls, also with little of a core: between waits are many turns.
+    polls = ({"idle_cpu_seconds": 0.2}, {"idle_n_turns": 2000})
+    threads = [thread_time(CASE, role="loop", **waits | other) for other in ({}, *polls)]
+    run = builders.in_memory([CASE], [*threads, thread_time(CASE, "1", **waits)])
+    assert idle_demand(run.threads).tolist() == pytest.approx([0.02, 0.9, 0.72, 0.72])
 
 
 def test_poll_time_is_unknown_where_tasks_went_on_in_the_idle_time(recorded):

@@ -73,10 +73,10 @@ def without_profile(run: Run) -> dict[str, str]:
             continue
         if each.case.id in outer:
             why = "they are applied to the regions inside"
-        elif each.rows(run.threads).empty:
+        elif not run.is_user_code or each.rows(run.threads).empty:
             why = (
-                "the times of threads are unknown; they are known of workers that are processes "
-                "on Linux. If yours are threads of your process, use Client(processes=True)"
+                "the times of their threads are unknown. They are known of workers that are "
+                "processes on Linux: Client(processes=True) has these"
             )
         else:
             why = (

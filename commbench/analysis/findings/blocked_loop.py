@@ -34,10 +34,11 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     who, its = of_each.idxmax(), of_each.max()
     whose = "the scheduler" if who == "scheduler" else f"worker {who}"
     mean = shares.groupby(keys).mean()
-    coding = case.share("serialize_s", "deserialize_s", how="max").median()
+    coding = case.measured_rows("activities")
+    coding = coding[(coding["worker"] == who) & coding["label"].isin(["serialize", "deserialize"])]
     if who == "scheduler":
         remedy = "make smaller graphs, or submit them in parts"
-    elif coding > its / 2:
+    elif coding["seconds"].sum() > blocked_s[loops["worker"] == who].sum() / 2:
         remedy = (
             "return arrays, frames or bytes from tasks, not lists or dicts of many objects, which "
             "Dask pickles there; or reduce in the task"

@@ -376,14 +376,19 @@ class CaseRecords:
         # Others may use the cores to which no worker is bound.
         return used + (0.0 if math.isnan(self.others) or self.are_bound else self.others)
 
+    @property
+    def has_quota(self) -> bool:
+        """Whether a quota of CPU time is below the cores that this process may use."""
+        cpu = self.run.manifest.environment.get("cpu") or {}
+        return bool(cores.usable(cpu) != cpu.get("usable_cores"))
+
     @cached_property
     def others(self) -> float:
         """The share of the cores that other programs used, the median over launches; or nan.
 
         They use nothing of a quota that is below the host's cores.
         """
-        cpu = self.run.manifest.environment.get("cpu") or {}
-        if cores.usable(cpu) != cpu.get("usable_cores"):
+        if self.has_quota:
             return math.nan
         return float(self.rows(core_use(self.run))["others"].median())
 

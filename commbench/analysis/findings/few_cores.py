@@ -18,12 +18,11 @@ _FULL = 0.9
 def find(case: CaseRecords) -> Iterator[Finding]:
     """Yield a finding if threads wait for a core, and ``polling`` is not the reason.
 
-    Without other programs, the case still takes its CPU time on all cores.
+    Without other programs, the case would still take its CPU time on all cores.
     """
-    waits, used = case.without_waits, case.cores_used
-    used_by_case = used - (0.0 if math.isnan(case.others) or case.are_bound else case.others)
+    waits, used, others = case.without_waits, case.cores_used, case.others
     has_spare = used < _SPARE and not case.are_apart
-    if case.findings(polling.RULE) or (has_spare and not math.isnan(case.others)):
+    if case.findings(polling.RULE) or (has_spare and not math.isnan(others)):
         return
     if (has_spare or math.isnan(used)) and case.may_wait_for_the_gil:
         return
@@ -32,21 +31,26 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     where = "the cores" if math.isnan(n) else f"{n:g} core{'s' * (n != 1)}"
     remedy = "use more cores"
     libraries = case.share("other_threads_s").median() * case.n_workers
+    without_others = waits
+    if not math.isnan(used):
+        used_alone = used - (0.0 if math.isnan(others) or case.are_bound else others)
+        without_others = waits.clip(upper=max(0.0, 1.0 - used_alone))
+    is_unknown = math.isnan(others) and not (case.has_quota or case.are_apart or case.are_bound)
     if libraries > n_threads:
         where += f" with threads of libraries, which use {libraries:.1f} of them"
         remedy = "limit the threads of libraries: POLARS_MAX_THREADS, NUMBA_NUM_THREADS; "
         remedy += "OMP_NUM_THREADS, which a nanny sets to 1 unless it is set"
-    elif has_spare or (math.isnan(case.others) and used < _FULL and not case.are_bound):
-        waits = waits.clip(upper=max(0.0, 1 - used_by_case))
+    elif is_unknown and used < _FULL:
+        waits = without_others
         where += f" and use {used:.0%} of them: other programs may use the rest"
         remedy = "end other programs and measure again, or use more cores"
     elif case.are_bound:
         where += ", to which the workers are bound"
         remedy = "bind the workers to more cores (--cpus-per-worker, --placement; taskset), or "
         remedy += "give them fewer threads"
-    elif case.others > cores.MAX_OTHERS and not 1 - used_by_case < MIN_EFFECT:
-        waits = waits.clip(upper=max(0.0, 1 - used_by_case))
-        where += f" with other programs, which use {case.others:.0%} of them"
+    elif others > cores.MAX_OTHERS and without_others.median() >= MIN_EFFECT:
+        waits = without_others
+        where += f" with other programs, which use {others:.0%} of them"
         remedy = "end the other programs and measure again"
     yield Finding(
         statement=f"{n_threads} task threads and the event loops share {where}",

@@ -14,42 +14,41 @@ _WINDOW = ["launch", "iteration"]
 _LEAST = 0.1
 """The smallest effect: the first task of a short program always takes a little longer."""
 _LONGER = 3.0
-"""How many times as long as later tasks of its name a first one takes, at least."""
+"""How many times as long as nine of ten later tasks of its name a first one takes, at least."""
+_MIN_LATER = 5
 
 
 def find(case: CaseRecords) -> Iterator[Finding]:
-    """Yield a finding if the first tasks on each worker take longer than the later ones.
+    """Yield a finding if the first tasks of a name take longer than later ones on all workers.
 
-    Without what only they do, all would take as long as the later ones. If one worker only has such
-    a task, ``skew`` finds it.
+    Without what only they do, all would take as long as the later ones.
     """
     if case.tasks.empty:
         return
-    n_threads = case.case.cluster.threads_per_worker
     tasks = case.tasks.astype({"name": "str", "worker": "str"}).sort_values("start_s")
-    # Threads wait for each other's imports.
-    is_first = tasks.groupby([*_WINDOW, "name", "worker"]).cumcount() < n_threads
-    later_s = tasks[~is_first].groupby([*_WINDOW, "name"])["seconds"].median().rename("later_s")
-    first = tasks[is_first].join(later_s, [*_WINDOW, "name"])
-    first = first[first["seconds"] > _LONGER * first["later_s"]]
-    more_s = first["seconds"] - first["later_s"]
-    by_worker = more_s.groupby([first[key] for key in (*_WINDOW, "worker")]).sum() / n_threads
-    by_window = by_worker.groupby(level=_WINDOW)
-    everywhere = by_window.size() >= case.n_workers
-    index = case.wall_s.index
-    mean, least = (
-        each.where(everywhere, 0.0).reindex(index, fill_value=0.0) / case.wall_s
-        for each in (by_window.mean(), by_window.min())
-    )
+    name = [*_WINDOW, "name"]
+    # The first task of each thread, because threads wait for each other's imports.
+    number = tasks.groupby([*name, "worker"]).cumcount()
+    is_first = number < case.case.cluster.threads_per_worker
+    first_s = tasks[is_first].groupby([*name, "worker"])["seconds"].median()
+    first = first_s.groupby(level=name).agg(["size", "min", "mean"])
+    later_s = tasks[~is_first].groupby(name)["seconds"]
+    later = later_s.agg(n="size", usual="median").assign(long=later_s.quantile(0.9))
+    both = first.join(later, how="inner")
+    is_longer = both["min"] > _LONGER * both["long"]
+    both = both[is_longer & (both["size"] >= case.n_workers) & (both["n"] >= _MIN_LATER)]
+    more_s = both[["mean", "min"]].sub(both["usual"], axis=0)
+    by_window = more_s.groupby(level=_WINDOW).sum().reindex(case.wall_s.index, fill_value=0.0)
+    mean, least = (by_window[each] / case.wall_s for each in ("mean", "min"))
     effect = case.effect(np.minimum(mean, case.share("compute_s", "queue_s", "blocked_s")), least)
     if effect.share < _LEAST:
         return
-    name = more_s.groupby(first["name"]).sum().idxmax()
-    its = first[first["name"] == name]
+    most = str(more_s["mean"].groupby(level="name").sum().idxmax())
+    its = both.xs(most, level="name")
     yield Finding(
-        statement=f"the first task of {name} on each worker takes "
-        f"{format_seconds(its['seconds'].median())}, and a later one "
-        f"{format_seconds(its['later_s'].median())}, as if it imported modules or filled a cache",
+        statement=f"the first task of {most} on each worker takes "
+        f"{format_seconds(its['mean'].median())}, and a later one "
+        f"{format_seconds(its['usual'].median())}, as if it imported modules or filled a cache",
         evidence="tasks: name, worker, start_s, stop_s",
         effect=effect,
         remedy="do on all workers before what only the first task does, by client.run(FUNCTION) or "
@@ -61,6 +60,6 @@ def find(case: CaseRecords) -> Iterator[Finding]:
 
 RULE = Rule(
     title="the first tasks of workers take longer",
-    limit="10 % of the time, in tasks that take over three times as long as later ones",
+    limit="10 % of the time, in tasks that take over three times as long as nine of ten later ones",
     find=find,
 )

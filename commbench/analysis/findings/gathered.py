@@ -60,4 +60,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     )
 
 
-RULE = Rule(title="the client gathers", limit="10 MB, and 5 % of the time", find=find)
+RULE = Rule(
+    title="the client gathers",
+    limit="10 MB, and 5 % of the time, 10 % where their rate is assumed",
+    find=find,
+)

@@ -28,7 +28,11 @@ def find(case: CaseRecords) -> Iterator[Finding]:
             remedy=f"keep the backend; tasks take the time{_largest(case)}"
             + f"; they sleep {case.share('blocked_s').median():.0%} of the time, for locks, files, "
             "services or subprocesses: if these can serve several at once, use more threads per "
-            "worker" * bool(case.share("blocked_s").median() >= _MOSTLY / 2),
+            "worker"
+            * (
+                case.case.cluster.device != "gpu"
+                and bool(case.share("blocked_s").median() >= _MOSTLY / 2)
+            ),
             doubt="tasks that wait for others' results look idle, not as if they awaited data",
             is_fine=True,
         )
