@@ -987,8 +987,8 @@ def test_first_tasks_that_import_modules_take_longer_on_each_worker():
     finding = found(CASE, [*records, *tasks(2.1, *"01")])["first-tasks"]
     assert finding.effect.share == pytest.approx(0.2)
     assert "on each worker takes 2.10 s, and a later one 100 ms" in finding.statement
-    # One worker only, little longer ones, and ones with hardly any later are something else.
-    others = [tasks(2.1, "1"), tasks(0.25, *"01"), tasks(2.1, *"01", n=2)]
+    # One worker only, little longer ones, and ones without any later are something else.
+    others = [tasks(2.1, "1"), tasks(0.45, *"01"), tasks(2.1, *"01", n=0)]
     # So is the longest of several long tasks, which begins first.
     long = [task(CASE, 2.5, 3.5, worker=worker) for worker in "01"]
     others.append([*tasks(2.1, *"01"), *launches(*long, *long)])

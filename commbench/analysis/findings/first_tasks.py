@@ -13,9 +13,9 @@ from commbench.model.units import format_seconds
 _WINDOW = ["launch", "iteration"]
 _LEAST = 0.1
 """The smallest effect: the first task of a short program always takes a little longer."""
-_LONGER = 3.0
+_LONGER = 5.0
 """How many times as long as nine of ten later tasks of its name a first one takes, at least."""
-_MIN_LATER = 5
+_MIN_LATER = 2
 
 
 def find(case: CaseRecords) -> Iterator[Finding]:
@@ -60,6 +60,6 @@ def find(case: CaseRecords) -> Iterator[Finding]:
 
 RULE = Rule(
     title="the first tasks of workers take longer",
-    limit="10 % of the time, in tasks that take over three times as long as nine of ten later ones",
+    limit="10 % of the time, in tasks that take over five times as long as nine of ten later ones",
     find=find,
 )
