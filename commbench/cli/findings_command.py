@@ -80,7 +80,7 @@ def diagnose(
             path = shlex.quote(str(data.path))
             nothing = f"Nothing was measured; commbench report {path} says why."
         parts = [*sentences.details(data)] or [nothing]
-        notes = [*warnings.raised(data), *data.rule_problems]
+        notes = [*warnings.guarded(warnings.raised, data), *data.rule_problems]
         for why in dict.fromkeys(lacking.values()):
             names = ", ".join(data.case_names[each] for each in lacking if lacking[each] == why)
             notes.append(f"most rules were not applied to {names}: {why}")

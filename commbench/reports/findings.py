@@ -10,7 +10,6 @@ from commbench.analysis.run import Run
 from commbench.backends import parse
 from commbench.errors import CommbenchError
 from commbench.model import Finding
-from commbench.model.units import format_seconds
 from commbench.reports.sections import Quantity, Section, Table, some
 from commbench.reports.sections.differences import slowdowns
 from commbench.stats.inference import MIN_LAUNCHES
@@ -203,12 +202,12 @@ def _where_time_goes(run: Run, case_id: str) -> Iterator[str]:
         failed_s = rows["seconds"][is_failed].sum()
         if failed_s > _LEAST_FAILED * (spent_s.sum() + failed_s):
             text += (
-                f" Attempts that failed or were cancelled take {format_seconds(failed_s)}, and "
-                f"others {format_seconds(spent_s.sum())}: see why in the workers' logs."
+                f" Attempts that failed, were rescheduled or cancelled take "
+                f"{failed_s / (spent_s.sum() + failed_s):.0%} of the time of all: see the workers' "
+                "logs."
             )
-        threads = run.threads[
-            (run.threads["case_id"] == case_id) & (run.threads["role"] == "actors")
-        ]
+        threads = records.measured_rows("threads")
+        threads = threads[threads["role"] == "actors"]
         used = (threads["cpu_seconds"] / threads["seconds"]).groupby(threads["worker"]).mean().max()
         if used >= _LEAST_ACTORS:
             text += (

@@ -136,7 +136,6 @@ def test_where_no_rule_has_a_finding_the_parts_of_the_time_are_said():
 def test_the_last_line_of_a_diagnosis_says_where_the_time_goes():
     waits = [("execute", "thread-cpu", 1.0), ("execute", "failed", 2.0)]
     records = [*iterations(CASE, tasks={"cpu_seconds": 1.0}, activities=waits)]
-    records += launches(*(thread_time(CASE, n, "actors", cpu_seconds=8 * int(n)) for n in "01"))
     spans = ((0, 1, "read", "0"), (1, 3, "join", "0"), (3, 9, "sum", "0"), (0, 9, "sum", "1"))
     records += [
         task(CASE, 100 * launch + begin, 100 * launch + end, name=name, worker=w, launch=launch,
@@ -148,13 +147,17 @@ def test_the_last_line_of_a_diagnosis_says_where_the_time_goes():
     records.append(task(CASE, 0, 50, name="load", iteration=-1, nbytes=1))
     run = builders.in_memory([CASE], records, environment=CORES)
     *_, text = sentences.details(run)
-    assert text.endswith("use 0.8 cores, one method at a time.")
     assert text.startswith("Task threads compute 10% of the time, wait 0% for a core, sleep in ")
     assert "Most of the tasks' time: sum 83%, join 11%, read 6%. Attempts that" in text
-    assert "take 24.0 s, and others 108 s: see why" in text
+    assert "cancelled take 18% of the time of all: see the workers' logs" in text
     # Tasks that sleep are no other rule's.
     (fine,) = (each for each in run.findings if each.is_fine)
     assert "they sleep 90% of the time, for locks, files" in fine.remedy
+    # They are no tasks, but hold the GIL.
+    records += launches(*(thread_time(CASE, n, "actors", cpu_seconds=8 * int(n)) for n in "01"))
+    run = builders.in_memory([CASE], records, environment=CORES)
+    assert [*sentences.details(run)][-1].endswith("use 0.8 cores, one method at a time.")
+    assert "background-threads" in {each.rule for each in run.findings}
 
 
 def test_nothing_is_fine_about_a_backend_that_is_slower_than_another():
@@ -706,9 +709,7 @@ def test_tiny_tasks_keep_the_event_loops_of_workers_busy_too():
         for seconds in (1.5, 0.5)
     )
     finding = found(CASE, [*waiting, *launches(*tiny)])["scheduler"]
-    assert "event loop 15% of the time, waiting for a core 60%, with 3000 tasks" in (
-        finding.statement
-    )
+    assert "15% of the time (and waiting for a core 30% and 30%), with" in finding.statement
     # Waits may be for the same cores, and due to others.
     assert (finding.effect.low, finding.effect.high) == pytest.approx((0.15, 1.0), abs=0.01)
     assert "scheduler" not in found(CASE, [*lazy, *launches(*tiny)])
@@ -1268,10 +1269,11 @@ def test_what_the_client_gathers_takes_as_long_as_between_workers():
     alone = [*iterations(CASE), *launches(builders.wire(CASE, 100_000_000, dst=""))]
     finding = found(CASE, alone)["gathered"]
     assert (finding.effect.low, finding.effect.high) == pytest.approx((0.0, 0.2), abs=0.001)
-    assert "100 MB/s is assumed" in finding.doubt
-    # They are at least as fast as they were together.
+    assert "at least 100 MB/s is assumed" in finding.doubt
+    # They are at least as fast as they were together, and may be faster.
     fast = [*iterations(CASE), *launches(builders.wire(CASE, 2 * 10**9, dst=""))]
-    assert found(CASE, fast)["gathered"].effect.low > 0.9
+    effect = found(CASE, fast)["gathered"].effect
+    assert (effect.low, effect.high) == pytest.approx((0.0, 1.0), abs=0.01)
     # As many bytes in small messages are no results.
     small = builders.wire(CASE, 200_000_000, dst="", n_messages=10**6)
     assert "gathered" not in found(CASE, [*iterations(CASE), *launches(small)])
@@ -1293,7 +1295,7 @@ def test_long_turns_of_a_loop_block_it():
     pickled = launches(activity(CASE, "get-data", "serialize", 4.0, worker="1"))
     pickling = changed(blocked, "loop", cpu_seconds=5.0)
     finding = found(CASE, [*pickling, *pickled])["blocked-loop"]
-    assert finding.remedy.startswith("return arrays, frames or bytes")
+    assert finding.remedy.startswith("if tasks return lists or dicts")
     scheduler = changed(
         iterations(CASE), "loop", worker="scheduler", long_turn_seconds=5.0, wait_seconds=1.0
     )

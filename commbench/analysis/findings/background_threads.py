@@ -24,7 +24,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     may delay the others.
     """
     threads = case.measured_rows("threads")
-    threads = threads[threads["role"] == "other"]
+    threads = threads[threads["role"].isin(["other", "actors"])]
     workers = case.profiles[case.profiles["process"] == "workers"].set_index(_KEY)
     spent_s = threads.groupby(_KEY, observed=True)["cpu_seconds"].sum()
     used = spent_s.reindex(workers.index, fill_value=0.0) / workers["wall_s"]
@@ -43,7 +43,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         statement="Python threads that run no task use "
         f"{busy:.1f} cores of a worker; on one, tasks sleep "
         f"{blocked.groupby(level=_WINDOW).max().median():.0%} of the time, as for the GIL",
-        evidence="threads: cpu_seconds of the role other; profile: blocked",
+        evidence="threads: cpu_seconds of the roles other and actors; profile: blocked",
         effect=case.effect(average, worst, *[0 * average] * bool(gil.isna().all())),
         remedy="find out what these threads do (py-spy dump --pid PID of a worker), and let them "
         "sleep, do less, or run in another process",

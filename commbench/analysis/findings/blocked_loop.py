@@ -34,18 +34,18 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     who, its = of_each.idxmax(), of_each.max()
     whose = "the scheduler" if who == "scheduler" else f"worker {who}"
     mean = shares.groupby(keys).mean()
-    coding = case.measured_rows("activities")
-    coding = coding[(coding["worker"] == who) & coding["label"].isin(["serialize", "deserialize"])]
+    process = case.profiles[case.profiles["worker"] == who]
+    coded_s = process[["serialize_s", "deserialize_s"]].sum(axis=None)
     if who == "scheduler":
         remedy = "make smaller graphs, or submit them in parts"
-    elif coding["seconds"].sum() > blocked_s[loops["worker"] == who].sum() / 2:
-        remedy = (
-            "return arrays, frames or bytes from tasks, not lists or dicts of many objects, which "
-            "Dask pickles there; or reduce in the task"
-        )
     else:
         remedy = "find the call: plugins, async tasks, large objects that are pickled; run it in a "
         remedy += "thread"
+        if coded_s > blocked_s[loops["worker"] == who].sum() / 2:
+            remedy = (
+                "if tasks return lists or dicts of many objects, which Dask pickles there, return "
+                f"arrays or bytes, or reduce in the task; else {remedy}"
+            )
     # Tasks that run go on.
     unused = [case.share("data_s", "idle_s", how=how) for how in ("max", "mean")]
     yield Finding(

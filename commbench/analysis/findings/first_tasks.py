@@ -27,15 +27,16 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         return
     tasks = case.tasks.astype({"name": "str", "worker": "str"}).sort_values("start_s")
     name = [*_WINDOW, "name"]
-    # The first task of each thread, because threads wait for each other's imports.
+    # Those of all threads, which may wait for one that imports.
     number = tasks.groupby([*name, "worker"]).cumcount()
     is_first = number < case.case.cluster.threads_per_worker
-    first_s = tasks[is_first].groupby([*name, "worker"])["seconds"].median()
-    first = first_s.groupby(level=name).agg(["size", "min", "mean"])
+    by_worker = tasks[is_first].groupby([*name, "worker"])["seconds"].agg(["max", "mean"])
+    by_name = by_worker.groupby(level=name)
+    first = by_name["mean"].agg(["size", "min", "mean"]).assign(longest=by_name["max"].min())
     later_s = tasks[~is_first].groupby(name)["seconds"]
     later = later_s.agg(n="size", usual="median").assign(long=later_s.quantile(0.9))
     both = first.join(later, how="inner")
-    is_longer = both["min"] > _LONGER * both["long"]
+    is_longer = both["longest"] > _LONGER * both["long"]
     both = both[is_longer & (both["size"] >= case.n_workers) & (both["n"] >= _MIN_LATER)]
     more_s = both[["mean", "min"]].sub(both["usual"], axis=0)
     by_window = more_s.groupby(level=_WINDOW).sum().reindex(case.wall_s.index, fill_value=0.0)
@@ -47,14 +48,15 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     its = both.xs(most, level="name")
     yield Finding(
         statement=f"the first task of {most} on each worker takes "
-        f"{format_seconds(its['mean'].median())}, and a later one "
+        f"{format_seconds(its['longest'].median())}, and a later one "
         f"{format_seconds(its['usual'].median())}, as if it imported modules or filled a cache",
         evidence="tasks: name, worker, start_s, stop_s",
         effect=effect,
         remedy="do on all workers before what only the first task does, by client.run(FUNCTION) or "
         "dask worker --preload, and keep the cluster for several computations; of a longer program "
         "it is a smaller share",
-        doubt="the first tasks may have more data, or read them from a slower disk",
+        doubt="the first tasks may have more data, as if inputs are sorted by size, or read them "
+        "from a slower disk",
     )
 
 

@@ -43,9 +43,11 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         and workers.median() <= rate * _LOOP_SECONDS / case.n_workers
     )
     working, least = (scheduler + workers, _BUSY_LOOPS) if is_tiny else (scheduler, _BUSY)
-    processes = ("scheduler", *["workers"] * is_tiny)
-    waits = sum(case.share("loop_queue_s", process=each) for each in processes)
-    busy = (working + (0.0 if case.polling_takes_cores else waits)).clip(upper=1.0)
+    processes = ("scheduler", "workers") if is_tiny else ("scheduler",)
+    waits = [case.share("loop_queue_s", process=each) for each in processes]
+    if case.polling_takes_cores:
+        waits = []
+    busy = sum(waits, working).clip(upper=1.0)
     is_busy = working.median() >= least / 2 and busy.median() >= least
     if not is_busy or scheduler.median() > case.scheduling.median():
         return
@@ -53,7 +55,9 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     if is_tiny:
         estimates.append(case.share("idle_s", "data_s", "queue_s", "other_cpu_s"))
     loops = f" and each worker's event loop {workers.median():.0%}" if is_tiny else ""
-    queued = f", waiting for a core {waits.median():.0%}" * bool(waits.median() >= _QUEUED)
+    shares = [each.median() for each in waits]
+    queued = f" (and waiting for a core {' and '.join(f'{each:.0%}' for each in shares)})"
+    queued *= bool(max(shares, default=0.0) >= _QUEUED)
     yield Finding(
         statement=f"the scheduler is busy {scheduler.median():.0%}{loops} of the time{queued}, "
         f"with {case.n_tasks:.0f} tasks per iteration of {format_seconds(seconds)} each; task "
@@ -68,7 +72,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
 
 RULE = Rule(
     title="tasks are too small, or too many for the scheduler",
-    limit="a scheduler that is busy, or waits for a core, for half of the time; for tasks below "
-    "10 ms that receive less than 100 kB on average, 40 % with a worker's loop",
+    limit="a scheduler that is busy or, up to half of that, waits for a core for half of the time; "
+    "for tasks below 10 ms that receive less than 100 kB on average, 40 % with a worker's loop",
     find=find,
 )

@@ -26,7 +26,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     rest = busy - case.scheduling
     if not rest.median() >= _LEAST or any(map(case.findings, (gathered.RULE, blocked_loop.RULE))):
         return
-    waits = case.share("loop_queue_s", process="scheduler")
+    waits = 0.0 if case.polling_takes_cores else case.share("loop_queue_s", process="scheduler")
     prepares = case.computing("client", "other") + case.scheduler_prepares
     idle = case.share("idle_s")
     yield Finding(
