@@ -140,12 +140,16 @@ def disturbances(run: Run) -> list[Disturbance]:
 
 
 def raised(run: Run) -> Iterator[str]:
-    """Yield which regions of a user's code raised, and what."""
+    """Yield which regions of a user's code raised, and what; those around them pass it on."""
+    inner = {(row.parent, row.error) for row in run.regions.itertuples() if row.error}
     for case_id, rows in run.regions.groupby("case_id", sort=False):
-        errors = rows["error"][rows["error"] != ""]
-        if errors.empty:
+        errors = [
+            row.error for row in rows.itertuples()
+            if row.error and (row.iteration, row.error) not in inner
+        ]  # fmt: skip
+        if not errors:
             continue
-        what = f"raised {textwrap.shorten(errors.iloc[0], 200, placeholder=' …')}"
+        what = f"raised {textwrap.shorten(errors[0], 200, placeholder=' …')}"
         if len(errors) == len(rows):
             which, so = f" each of {len(rows)} times" * (len(rows) > 1), "its time is until then"
         else:

@@ -771,6 +771,14 @@ def test_a_program_that_raised_is_not_said_to_be_fast(recorded):
     (text,) = warnings.raised(run)
     assert text.startswith("job over tcp raised ValueError: no such column no such ")
     assert text.endswith(" …: its time is until then")
+    # Regions around it pass it on.
+    whole = builders.case(workload="whole", cluster=ClusterSpec(launcher=USER_CODE))
+    around = [
+        builders.region(whole, 0.04, iteration=9, error=error), sample(whole, 0.04, iteration=9),
+        builders.region(case, 0.03, error=error, parent=9),
+    ]  # fmt: skip
+    run = recorded([case, whole], builders.ended([*around, records[1]]))
+    assert [text.partition(" over ")[0] for text in warnings.raised(run)] == ["job"]
     again = [builders.region(case, 0.5, iteration=1), sample(case, 0.5, iteration=1, tool="x")]
     run = recorded([case], builders.ended([*records, *again]))
     assert opening.verdicts(run)[0].startswith("job took 500 ms")
