@@ -35,7 +35,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     whose = "the scheduler" if who == "scheduler" else f"worker {who}"
     mean = shares.groupby(keys).mean()
     process = case.profiles[case.profiles["worker"] == who]
-    coded_s = process[["serialize_s", "deserialize_s"]].sum(axis=None)
+    coded_s = process["serialize_s"].sum() + process["deserialize_s"].sum()
     if who == "scheduler":
         remedy = "make smaller graphs, or submit them in parts"
     else:
