@@ -14,6 +14,7 @@ import builders
 import processes
 import pytest
 from hypothesis import HealthCheck, settings
+from simulated import QUIET
 
 from commbench import load
 from commbench.analysis.run import Run
@@ -102,14 +103,6 @@ def deaths(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     messages: list[str] = []
     process.on_death(messages.append)
     return messages
-
-
-QUIET = {
-    "distributed.admin.system-monitor.interval": "1h",
-    "distributed.admin.tick.interval": "1h",
-    "distributed.worker.profile.enabled": False,
-}
-"""A cluster that lasts as long as the tests takes a tenth of a core without these."""
 
 
 @pytest.fixture(scope="session")

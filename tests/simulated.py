@@ -20,12 +20,14 @@ from typing import Any
 
 N_PROCESSES = 4
 _AT_ONCE = 50
-# Each of these costs a worker little. Of hundreds in one event loop they leave it no time.
-_QUIET = {
+QUIET = {
     "distributed.worker.profile.enabled": False,
     "distributed.admin.tick.interval": "1h",
     "distributed.admin.tick.cycle": "1h",
     "distributed.admin.system-monitor.interval": "1h",
+}
+"""Each costs a worker little: of hundreds in one event loop, or for minutes, it is much."""
+_QUIET = QUIET | {
     "distributed.comm.timeouts.connect": "120s",
     "logging": {"distributed": "error"},
 }

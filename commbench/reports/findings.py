@@ -13,6 +13,7 @@ from commbench.model import Finding
 from commbench.reports.sections import Quantity, Section, Table, some
 from commbench.reports.sections.differences import slowdowns
 from commbench.stats.inference import MIN_LAUNCHES
+from commbench.stats.worker_profile import FAILED
 
 MAX_NAMES = 3
 _LEAST_ACTORS = 0.1
@@ -198,7 +199,7 @@ def _where_time_goes(run: Run, case_id: str) -> Iterator[str]:
             listed = ", ".join(f"{name} {part:.0%}" for name, part in parts.items())
             text += f" Most of the tasks' time: {listed}."
         rows = records.measured_rows("activities")
-        is_failed = (rows["context"] == "execute") & rows["label"].isin(["failed", "cancelled"])
+        is_failed = (rows["context"] == "execute") & rows["label"].isin(FAILED)
         failed_s = rows["seconds"][is_failed].sum()
         if failed_s > _LEAST_FAILED * (spent_s.sum() + failed_s):
             text += (

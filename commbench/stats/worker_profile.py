@@ -32,6 +32,8 @@ NO_TASKS = ("scheduler", "client")
 _LOOP_CONTEXTS = ("gather-dep", "get-data")
 _P2P_WAIT = "p2p-comms-limiter"
 """Dask's name for the wait of a P2P shuffle's task for earlier bytes to be sent."""
+FAILED = ("failed", "cancelled")
+"""Dask's names for the time of attempts that fail, are rescheduled or cancelled."""
 _WORKS = 0.05
 """The share of an idle period in which task threads that work want a core."""
 _SLEEPS = 0.05
@@ -188,7 +190,7 @@ def _metrics(activities: pd.DataFrame) -> pd.DataFrame:
         "compute_s": (context == "execute") & label.str.endswith("-cpu"),
         "queue_s": (context == "execute") & (label == "run-queue"),
         "p2p_s": (context == "execute") & (label == _P2P_WAIT),
-        "failed_s": (context == "execute") & label.isin(["failed", "cancelled"]),
+        "failed_s": (context == "execute") & label.isin(FAILED),
         "seceded_s": (context == "execute") & (label == "seceded"),
         "gil_s": (context == "gil") & (label == "contention"),
         "busy_s": (context == "cores") & (label == "busy"),
