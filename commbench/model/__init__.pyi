@@ -10,6 +10,7 @@ from .observed import GPU_MEMORY as GPU_MEMORY
 from .observed import Activity as Activity
 from .observed import CoreUse as CoreUse
 from .observed import Failure as Failure
+from .observed import Graph as Graph
 from .observed import IdleCost as IdleCost
 from .observed import LaunchEnd as LaunchEnd
 from .observed import Load as Load

@@ -164,7 +164,8 @@ class TaskRecord(_IterationRecord, table="tasks", in_parts=True):
     """One bar of the task stream; ``action`` is compute, transfer, deserialize or disk-read.
 
     ``name`` is the prefix that ``key`` has in common with others, ``nbytes`` the size of the
-    task's result in memory.
+    task's result in memory. ``graph`` is the ``number`` of the `Graph` with which the
+    task came to the scheduler; -1 if it is unknown.
     """
 
     worker: str
@@ -175,6 +176,22 @@ class TaskRecord(_IterationRecord, table="tasks", in_parts=True):
     stop_s: float
     key: str = ""
     nbytes: int = 0
+    graph: int = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graph(_IterationRecord, table="graphs", in_parts=True):
+    """One graph that the scheduler received, by a call of compute, persist, submit or map.
+
+    ``code`` is the file, the line and the text of the statement with that call: ``etl.py:7
+    x.compute()``. It is "" if a library, a task or another client made the call. ``n_tasks``
+    includes those of earlier graphs that it contains. Times are on the scheduler's clock.
+    """
+
+    number: int
+    received_s: float
+    n_tasks: int
+    code: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,8 +322,8 @@ class ThreadTime(_IterationRecord, table="threads"):
     readings, just before and after the sample. The threads' times are summed over ``n_threads``:
     ``cpu_seconds`` on a core, ``wait_seconds`` ready to run without a free core. ``n_turns`` counts
     the turns of the event loop; it is 0 if they can't be counted. ``long_turn_seconds`` sums the
-    turns of 0.1 s and more. The ``idle_*`` fields are the same for an idle period right after the
-    iteration.
+    turns of 0.1 s and more, ``long_turn_cpu_seconds`` what the loop's thread is on a core in them.
+    The ``idle_*`` fields are the same for an idle period right after the iteration.
     """
 
     worker: str
@@ -321,6 +338,7 @@ class ThreadTime(_IterationRecord, table="threads"):
     idle_wait_seconds: float
     idle_n_turns: int
     long_turn_seconds: float = 0.0
+    long_turn_cpu_seconds: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 _FIRST = ("n_workers", "threads_per_worker", "device", "launcher", "hosts", "env")
 """The fields in the id of every case. Others are only included if they differ from their default,
 so that ids don't change when a field is added.
@@ -393,7 +393,8 @@ class Manifest:
     ``stopping`` is None if the number of launches is fixed. ``racks`` has the hosts of each rack,
     by its name: their names, addresses, or patterns of these (``"node1*"``). ``expected_Bps`` has
     the rate that links of a class should have, by its name. ``side`` is ``base`` or ``head`` if
-    ``commbench ab`` measured the run.
+    ``commbench ab`` measured the run. ``script_s`` is for how long a profiled script ran, and
+    ``n_other_clients`` the number of its clients that were not recorded.
     """
 
     id: str
@@ -408,6 +409,8 @@ class Manifest:
     racks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     expected_Bps: Mapping[str, float] = field(default_factory=dict)  # noqa: N815 - the unit's spelling
     side: str = ""
+    script_s: float = 0.0
+    n_other_clients: int = 0
     schema_version: int = SCHEMA_VERSION
 
     def least_bytes(self, channel: str) -> int:

@@ -10,6 +10,7 @@ from commbench.analysis.run import Run
 from commbench.backends import parse
 from commbench.errors import CommbenchError
 from commbench.model import Finding
+from commbench.model.units import format_seconds
 from commbench.reports.sections import Quantity, Section, Table, some
 from commbench.reports.sections.differences import slowdowns
 from commbench.stats.inference import MIN_LAUNCHES
@@ -38,7 +39,9 @@ def largest(run: Run, most: int, only: Collection[str] = ()) -> list[list[Findin
     wrong = [each for each in shown if not each.is_fine] or shown
     by_cause: dict[tuple[str, str], list[Finding]] = {}
     main: dict[str, Finding] = {}
-    for each in sorted(wrong, key=lambda each: each.effect.rank):
+    # The regions of a user's code follow one another.
+    seconds = run.measured.groupby("case_id")["seconds"].sum() if run.is_user_code else {}
+    for each in sorted(wrong, key=lambda e: e.effect.rank * seconds.get(e.case_id, 1.0)):
         first = main.setdefault(each.case_id, each)
         is_cured = each.effect.is_known or (each.trials and each.trials == first.trials)
         if only and each.rule != first.rule and is_cured:
@@ -198,6 +201,17 @@ def _where_time_goes(run: Run, case_id: str) -> Iterator[str]:
             parts = (spent_s / spent_s.sum()).nlargest(MAX_NAMES)
             listed = ", ".join(f"{name} {part:.0%}" for name, part in parts.items())
             text += f" Most of the tasks' time: {listed}."
+        statements = run.statements[run.statements["case_id"] == case_id]
+        # A single one says nothing about where.
+        if len(statements) > 1:
+            longest = statements[statements["code"] != ""].head(MAX_NAMES)
+            listed = ", ".join(
+                f"{line} {format_seconds(seconds)}"
+                for line, seconds in zip(
+                    longest["code"].str.partition(" ")[0], longest["seconds"], strict=True
+                )
+            )
+            text += f" The cluster is busy longest for {listed}." * bool(listed)
         rows = records.measured_rows("activities")
         is_failed = (rows["context"] == "execute") & rows["label"].isin(FAILED)
         failed_s = rows["seconds"][is_failed].sum()

@@ -248,7 +248,7 @@ def _sentence(
     unequal = any(c.verdict == "unequal" for c in compared.values())
     use, beaten, open_ = ranked(names, ratios)
     if unequal or (beaten and not use):
-        parts = ["not all moved the same bytes"] * unequal + [
+        parts = ["not all did the same work"] * unequal + [
             f"{names[slow]} takes {ratio} as long as {names[fast]}"
             for (fast, slow), ratio in shown.items()
         ]
@@ -317,7 +317,7 @@ def _differences(compared: Sequence[Comparison]) -> str:
     if min(c.n_launches for c in compared) < MIN_LAUNCHES:
         return f"it takes {MIN_LAUNCHES} launches to compare them"
     if any(c.verdict == "unequal" for c in compared):
-        return "they moved unequal bytes, so that their times can't be compared"
+        return "they did unequal work, so that their times can't be compared"
     differ = [c for c in compared if c.verdict in ("faster", "slower")]
     if not differ:
         n, missed = len(compared), [c.detectable for c in compared if c.verdict != "same"]

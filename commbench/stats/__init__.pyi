@@ -41,6 +41,7 @@ from .sequential import (
     unknown,
 )
 from .stability import drifts, spreads
+from .statements import statements, tasks_per_iteration
 from .stragglers import slow_latencies, slow_pairs
 from .summary import costs, idle_cores, launch_medians, summaries
 from .worker_profile import profile_shares, worker_profiles, worker_times
@@ -54,6 +55,6 @@ __all__ = [
     "moved_bytes", "n_missing_launches", "next_block", "outer_regions", "pair_bandwidths",
     "pingpong_mode", "profile_shares", "published_comparisons", "ratios", "reproduced", "scaling",
     "seconds_per_byte", "shown_sizes", "shuffles", "slow_latencies", "slow_pairs", "spreads",
-    "summaries", "timed", "typical_sample", "undecided", "unknown", "worker_profiles",
-    "worker_times",
+    "statements", "summaries", "tasks_per_iteration", "timed", "typical_sample", "undecided", "unknown",
+    "worker_profiles", "worker_times",
 ]  # fmt: skip

@@ -140,7 +140,14 @@ def comparisons(run: Run, min_effect: float | None = None) -> list[Comparison]:
 
 
 def _is_unequal(runs: tuple[Run, Run], one: Side, two: Side, min_effect: float) -> bool:
-    """Return whether the bytes that the sides of two runs moved differ too much to compare them."""
+    """Return whether two sides moved other bytes or, in one run, ran more tasks: other work."""
+    # A commit or a setting may need fewer tasks for the same result.
+    if runs[0] is runs[1] and one.layer == "workload" and one.case.settings == two.case.settings:
+        few, many = sorted(
+            runs[0].tasks_per_iteration.get(each.case.id, math.nan) for each in (one, two)
+        )
+        if many - few > EQUAL_WORK * few:
+            return True
     less, more = sorted((one.moved_bytes, two.moved_bytes))
     # Comparisons with nan are false.
     if not more - less > max(EQUAL_WORK * less, FEW_BYTES):

@@ -45,6 +45,7 @@ from commbench.model import (
     ClusterSpec,
     CoreUse,
     Failure,
+    Graph,
     Launch,
     LaunchEnd,
     Manifest,
@@ -54,12 +55,16 @@ from commbench.model import (
 )
 from commbench.store import directory
 from commbench.store.emitter import Recorder
+from commbench.store.parts import Batch
 from commbench.studies.anonymous import AnonymousRecorder, anonymous
+from commbench.studies.submissions import Submissions
 from commbench.workloads import user_code
 
 _Result = TypeVar("_Result")
 _MAX_TASKS = 1_000_000
 """The most tasks that the user's scheduler keeps, which have about 1 kB each."""
+_MAX_NAMED = 3
+"""The most tasks of lost workers that are named."""
 _MIN_CORE_USE_S = 1.0
 """The seconds of a region from which the kernel's ticks of 10 ms tell the use of cores."""
 _TOOL = "your code"
@@ -182,6 +187,7 @@ def profile_script(
         dask.config.set(default),
         interrupts.terminated_as_interrupted() as ignore_signals,
     ):
+        began = time.perf_counter()
         try:
             # As Python's, __file__ is valid in other directories.
             runpy.run_path(str(script.absolute()), run_name="__main__")
@@ -191,17 +197,15 @@ def profile_script(
             while trace and trace.tb_frame.f_globals.get("__name__") != "__main__":
                 trace = trace.tb_next
             error = raised.with_traceback(trace)
+        script_s = time.perf_counter() - began
         ignore_signals()
         # The end of a script is no error of its code.
         watch.end(None if isinstance(error, SystemExit) else error)
     if os.getpid() != watch.pid:
         # A child that the script has forked reports nothing.
         raise error or SystemExit(0)
-    if watch.run is not None and watch.n_further:
-        sys.stderr.write(
-            f"commbench: the script's first client was recorded; {watch.n_further} later "
-            f"{'one was' if watch.n_further == 1 else 'ones were'} not\n"
-        )
+    if watch.run is not None:
+        watch.run.describe(script_s, watch.n_further)
     return watch.run, error
 
 
@@ -501,6 +505,13 @@ class ProfiledRun(Run):
         observer = self._observer
         return Context(lambda raised: observer.region(name, raised), observer.client.asynchronous)
 
+    def describe(self, script_s: float, n_other_clients: int) -> None:
+        """Record for how long the script ran, and how many of its clients were not recorded."""
+        # The script has its exit status, even if the disk is full.
+        with suppress(OSError, CommbenchError):
+            manifest = self._observer.update(script_s=script_s, n_other_clients=n_other_clients)
+            self.read_again(manifest)
+
     def read_again(self, manifest: Manifest) -> None:
         """Forget what was read and computed."""
         self.__dict__ = ProfiledRun(self._observer, self.path, manifest).__dict__
@@ -632,6 +643,8 @@ class _Observer:
         self._n_regions = 0
         self._n_tasks_before = 0
         self._is_recording = False
+        self._submissions = Submissions(client)
+        self._last_loss_s = 0.0
         # Regions of several threads or coroutines may overlap.
         self._lock = threading.RLock()
 
@@ -647,9 +660,11 @@ class _Observer:
             self._emit = AnonymousRecorder(recorder) if self._anonymize else recorder
             try:
                 cluster.client.run_on_scheduler(timing.keep_tasks, _MAX_TASKS)
+                earlier = timing.lost_workers(cluster.client, 0.0)
+                self._last_loss_s = max((at_s for at_s, *_ in earlier), default=0.0)
                 began, self._is_recording = time.perf_counter(), True
                 try:
-                    with self.region(name, raised):
+                    with self._submissions.recorded(), self.region(name, raised):
                         yield self._run
                 finally:
                     self._is_recording = False
@@ -669,6 +684,11 @@ class _Observer:
                 close()
             except (OSError, CommbenchError) as error:
                 warnings.warn(f"{self._store.path} is incomplete: {error}", stacklevel=2)
+
+    def update(self, **changes: Any) -> Manifest:
+        """Change fields of the run's manifest, and return it."""
+        self._store.update(replace(self._store.manifest, **changes))
+        return self._store.manifest
 
     def _make_store(self, name: str) -> directory.RunStore:
         # Its arguments may be secret.
@@ -768,12 +788,29 @@ class _Observer:
             self._fail(message)
             return None
 
-    def _fail(self, message: str) -> None:
-        """Record a failure."""
-        cases = self._store.manifest.suite.cases
-        failure = Failure(
-            case_id=cases[0].id if cases else "", launch=0, stage="measure", message=message
+    def _report_losses(self, region: _Open) -> None:
+        """Record the workers that were lost since the last call as a failure."""
+        losses = timing.lost_workers(self._cluster.client, self._last_loss_s)
+        if not losses:
+            return
+        self._last_loss_s = losses[-1][0]
+        names = [*dict.fromkeys(name for _, name, _ in losses if name)]
+        n_again = sum(n for *_, n in losses)
+        self._fail(
+            "a worker was lost"
+            + f" {len(losses)} times" * (len(losses) > 1)
+            + f", while it had tasks of {', '.join(names[:_MAX_NAMED])}" * bool(names)
+            + f", with {n_again} results" * (n_again > 0)
+            + ". If its nanny wrote that it exceeded its memory, give workers more, or make "
+            "smaller pieces; else its log says why it ended",
+            region.launch.case.id,
         )
+
+    def _fail(self, message: str, case_id: str = "") -> None:
+        """Record a failure, of the first case unless it is given."""
+        cases = self._store.manifest.suite.cases
+        case_id = case_id or (cases[0].id if cases else "")
+        failure = Failure(case_id=case_id, launch=0, stage="measure", message=message)
         # The user's code goes on, even if the disk is full.
         with suppress(OSError, CommbenchError):
             self._emit(failure)
@@ -889,8 +926,10 @@ class _Observer:
         self._cluster.update()
         if not self._open:
             self._n_tasks_before = timing.drain(client)
+            (*_,) = timing.take_graphs(client)
             return
         region, kept = self._open[-1], timing.tasks_kept(client)
+        self._report_losses(region)
         tasks = range(max(self._n_tasks_before, kept.start), kept.stop)
         if n_lost := tasks.start - self._n_tasks_before:
             self._fail(
@@ -900,10 +939,22 @@ class _Observer:
         with self._emit.region() as keep:
             for record in timing.collect(region.launch, region.number, tasks, self._cluster):
                 keep(record)
+            for batch in self._graphs(region):
+                keep(batch)
         self._n_tasks_before = tasks.stop
         client.run_on_scheduler(timing.forget_tasks, tasks.stop)
         # Those are of the collection.
         client.run(wire.forget_others)
+
+    def _graphs(self, region: _Open) -> Iterator[Batch]:
+        """Yield the graphs since the last switch."""
+        common = record_keys.keys(region.launch, region.number)
+        for graphs in timing.take_graphs(self._cluster.client):
+            number, client_ids, keys, received_s, n_tasks = map(list, zip(*graphs, strict=True))
+            yield Batch.from_columns(
+                Graph, **common, number=number, received_s=received_s, n_tasks=n_tasks,
+                code=[*map(self._submissions.code, client_ids, keys)],
+            )  # fmt: skip
 
     def _launch(self, name: str) -> Launch:
         """Return the launch of the case for regions of this name; add it to the run if needed."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import itertools
 from itertools import chain
 from pathlib import Path
 
@@ -810,6 +811,11 @@ def test_tasks_that_depend_on_each_other_leave_threads_without_a_task():
         for launch in range(6) for k in range(10)
     ]  # fmt: skip
     finding = found(case, [*iterations(case), *chain])["parallelism"]
+    # Tasks that wait for others have left their threads.
+    seceded = launches(*(activity(case, "execute", "seceded", 5.0, worker=w) for w in "01"))
+    waiting = found(case, [*iterations(case), *chain, *seceded])["parallelism"]
+    assert waiting.statement.startswith("tasks of a worker wait 50% of the time for others that")
+    assert waiting.remedy.startswith("in tasks, submit all calls before the first result()")
     assert "while any task runs, 1.0 run at once on 4 task threads" in finding.statement
     assert finding.effect.share == pytest.approx(0.75)
     assert finding.remedy.startswith("make more partitions or chunks, or ")
@@ -888,6 +894,8 @@ def test_data_in_few_tasks_keep_the_scheduler_busy():
     # Threads with tasks don't wait.
     full = iterations(CASE, tasks=BUSY, scheduler=works)
     assert "scheduler-data" not in found(CASE, [*full, *tasks])
+    # Without tasks there are no data in them.
+    assert "scheduler-data" not in found(CASE, busy)
     # A loop that was never idle may poll.
     unknown = iterations(CASE, scheduler=works | {"idle_n_turns": 0})
     assert "scheduler-data" not in found(CASE, [*unknown, *tasks])
@@ -906,10 +914,13 @@ def test_data_in_few_tasks_keep_the_scheduler_busy():
     assert by_rule.keys() & {"gathered", "scheduler-data"} == {"gathered"}
 
 
-def in_turns(n, pause_s, first_s=0.0):
+def in_turns(n, pause_s, first_s=0.0, graphs=itertools.repeat(-1)):  # noqa: B008 - it has no end
     """Return tasks of half a second, each of which begins after a pause."""
     step = 0.5 + pause_s
-    return launches(*(task(CASE, first_s + k * step, first_s + k * step + 0.5) for k in range(n)))
+    return launches(*(
+        task(CASE, first_s + k * step, first_s + k * step + 0.5, graph=graph)
+        for k, graph in zip(range(n), graphs, strict=False)
+    ))  # fmt: skip
 
 
 def test_computations_one_after_another_leave_pauses():
@@ -924,6 +935,18 @@ def test_computations_one_after_another_leave_pauses():
     tiny = launches(*(task(CASE, 0.008 * k, 0.008 * k + 0.004) for k in range(1200)))
     for tasks in (in_turns(10, 0.4), in_turns(11, 0.1), in_turns(10, 0.1, first_s=3.0), tiny):
         assert "successive" not in found(CASE, [*iterations(CASE), *tasks])
+    # Pauses within a computation are none between computations.
+    each = [*iterations(CASE), *in_turns(11, 0.4, graphs=range(11))]
+    assert found(CASE, each)["successive"].effect.share == pytest.approx(0.4)
+    for graphs in (itertools.repeat(3), [k // 2 for k in range(11)]):
+        assert "successive" not in found(
+            CASE, [*iterations(CASE), *in_turns(11, 0.4, graphs=graphs)]
+        )
+    # Loops that unpickle data don't wait for the client.
+    for part in ({"cpu_seconds": 9.0}, {"wait_seconds": 9.0}):
+        working = changed(iterations(CASE), "loop", worker="0", **part)
+        working = changed(working, "loop", worker="1", **part)
+        assert "successive" not in found(CASE, [*working, *in_turns(11, 0.4)])
     # The effect is a part of the time that task threads are idle.
     some = iterations(CASE, tasks={"cpu_seconds": 7.0})
     assert found(CASE, [*some, *in_turns(11, 0.4)])["successive"].effect.share < 0.31
@@ -976,6 +999,35 @@ def test_tasks_that_have_run_before_in_an_iteration_run_again():
     moved = [dataclasses.replace(each, action="transfer") for each in loads(5.0)]
     for tasks in (loads(0.0), no_keys, loads(0.0) + moved, loads(0.0) + loads(9.0, 1)):
         assert "recomputed" not in found(CASE, [*iterations(CASE), *launches(*tasks)])
+
+
+def test_data_that_are_read_again_with_other_columns_may_be_the_same():
+    def reads(graph, start_s, n=2, name="read-csv", key="('read-csv-{graph}', {k})"):
+        return [
+            task(CASE, start_s, start_s + 3.0, name=name, worker=str(k % 2), graph=graph,
+                 key=key.format(graph=graph, k=k))
+            for k in range(n)
+        ]  # fmt: skip
+
+    graphs = [builders.graph(CASE, k, 3.0 * k, f"a.py:{7 + k} x.sum().compute()") for k in range(2)]
+    tasks = [*reads(0, 0.0), *reads(1, 3.0)]
+    finding = found(CASE, [*iterations(CASE), *launches(*tasks, *graphs)])["recomputed"]
+    assert finding.statement == (
+        "2 of 4 tasks per iteration read as many pieces as an earlier computation did, which takes "
+        "30% of the task threads' time: read-csv, by a.py:8"
+    )
+    assert (finding.effect.low, finding.effect.high) == pytest.approx((0.0, 0.3))
+    assert finding.remedy.startswith("if they read the same data, keep them, x = x.persist()")
+    # Without the statements, the rest remains.
+    statement = found(CASE, [*iterations(CASE), *launches(*tasks)])["recomputed"].statement
+    assert statement.endswith("time: read-csv")
+    # Other numbers of pieces, one graph, functions of client.submit and other names don't count.
+    for others in (
+        reads(1, 3.0, n=3), reads(0, 3.0, key="('other', {k})"), reads(1, 3.0, key="read-{k}-1"),
+        reads(1, 3.0, name="add"), reads(-1, 3.0),
+    ):  # fmt: skip
+        read = [*iterations(CASE), *launches(*reads(0, 0.0), *others)]
+        assert "recomputed" not in found(CASE, read)
 
 
 def test_first_tasks_that_import_modules_take_longer_on_each_worker():
@@ -1219,6 +1271,9 @@ def test_the_threads_of_a_worker_share_its_page_faults():
     full = iterations(case, tasks=WRITES | {"wait_seconds": 12.0}, activities=FAULTS)
     finding = found(case, full)["page-faults"]
     assert (finding.effect.low, finding.effect.high) == pytest.approx((0.1, 0.2))
+    # They save no more than the threads compute.
+    many = iterations(case, tasks={"cpu_seconds": 1.0, "wait_seconds": 12.0}, activities=FAULTS)
+    assert found(case, many)["page-faults"].effect.high == pytest.approx(0.1)
     few = [("memory", "page-faults", 0.4)]
     assert "page-faults" not in found(CASE, iterations(CASE, tasks=WRITES, activities=few))
     # What task threads don't compute, other threads have spent.
@@ -1289,6 +1344,10 @@ def test_connections_are_set_up_while_nothing_else_is_done():
 
 
 def test_long_turns_of_a_loop_block_it():
+    # Of what may be a wait for a core, the time on one is known.
+    waits = {"long_turn_seconds": 5.0, "long_turn_cpu_seconds": 2.0, "wait_seconds": 6.0}
+    waiting = changed(iterations(CASE), "loop", **waits)
+    assert "is blocked 20% of" in found(CASE, waiting)["blocked-loop"].statement
     blocked = changed(iterations(CASE), "loop", long_turn_seconds=5.0, wait_seconds=1.0)
     finding = found(CASE, blocked)["blocked-loop"]
     assert finding.statement.startswith("the event loop of worker 1 is blocked 40% of the time")
@@ -1409,7 +1468,7 @@ def test_regions_with_regions_in_them_have_the_findings_of_these(installed):
 @pytest.mark.parametrize(
     ("launcher", "processes", "reason"),
     [
-        (model.USER_CODE, ("scheduler",), "over a tenth of the workers joined or left"),
+        (model.USER_CODE, ("scheduler",), "over a tenth of the workers joined, left or"),
         (model.USER_CODE, (), "the times of their threads are unknown"),
         # Workers that share a process, in a run.
         ("local", ("scheduler",), "the times of their threads are unknown"),

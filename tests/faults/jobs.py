@@ -9,16 +9,19 @@ the megabytes of a part of the data, all of which one worker has, of ``p2p-disk`
 its disk writes in a second, of ``page-faults`` the megabytes that a task uses and frees one by one,
 of ``background-threads``, ``blocked-loop``, ``blocked-scheduler`` and ``memory-pauses`` the share
 of the time, of ``scheduler-data`` the megabytes that tasks have as arguments or in the graph, of
-``first-tasks`` the seconds for which the first task of a worker computes, of ``successive`` and
-``recomputed`` the number of computations.
+``first-tasks`` the seconds for which the first task of a worker computes, of ``successive``,
+``recomputed`` and ``read-again`` the number of computations.
 """
 
 import asyncio
+import functools
 import math
+import tempfile
 import threading
 import time
 import types
 from itertools import pairwise
+from pathlib import Path
 
 import dask
 import dask.array as da
@@ -202,6 +205,17 @@ def _lengths_again(amount, parts):
     _again(amount, len(parts), compute)
 
 
+@functools.cache
+def _csv_files(n=8, rows=50_000):
+    """Return a folder, which this process removes when it ends, with files of eight columns."""
+    folder = tempfile.TemporaryDirectory()
+    dice = np.random.default_rng(0)
+    for k in range(n):
+        table = pd.DataFrame(dice.random((rows, 8)), columns=[*"abcdefgh"])
+        table.to_csv(Path(folder.name) / f"{k}.csv")
+    return folder
+
+
 def array(client, fault="none", amount=1.0, n=1200, chunk=300):
     """Add an array to its transpose, block by block; or pass its blocks on."""
     if fault == "small-messages":
@@ -272,6 +286,9 @@ def frame(client, fault="none", amount=1.0, rows=200_000, parts=8, joined=False,
         rows, parts = 100, 2
     if fault == "parallelism":
         parts = int(amount)
+    if fault == "read-again":
+        ddf = dd.read_csv(f"{_csv_files().name}/*.csv")
+        return _in_turns(amount, lambda k: ddf["abcdefgh"[k]].sum())
     dice = np.random.default_rng(0)
     keys = dice.integers(0, 1000, rows)
     if fault == "unbalanced-p2p":

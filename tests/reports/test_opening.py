@@ -86,7 +86,7 @@ def test_backends_that_moved_other_bytes_have_no_verdict(recorded):
         for launch in range(len(SAME))
     ]
     (verdict,) = opening.verdicts(recorded(cases, records))
-    assert verdict == "merge: not all moved the same bytes."
+    assert verdict == "merge: not all did the same work."
 
 
 VERDICTS = {
@@ -140,7 +140,7 @@ def test_no_sentence_contradicts_a_comparison(ratios, sentence):
 def test_unequal_work_is_said_and_the_other_verdicts_remain():
     compared = comparisons({"BC": 2.0}, "unequal")
     assert opening._sentence({name: name for name in "ABC"}, compared) == (
-        "not all moved the same bytes; C takes 2.00× as long as B"
+        "not all did the same work; C takes 2.00× as long as B"
     )
 
 
@@ -369,7 +369,7 @@ def test_twins_are_a_control_and_no_choice(recorded):
     run = recorded(cases, builders.ended(records))
     vars(run)["comparisons"] = [replace(c, verdict="unequal") for c in run.comparisons]
     *_, trust = opening.opening(run)
-    assert "the same backend, and they moved unequal bytes, so that their times can't" in trust
+    assert "the same backend, and they did unequal work, so that their times can't" in trust
     *_, trust = opening.opening(recorded(cases, builders.ended(records[::6])))
     assert "are the same backend, and it takes 6 launches to compare them" in trust
 

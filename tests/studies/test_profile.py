@@ -26,6 +26,7 @@ import pandas as pd
 import processes
 import psutil
 import pytest
+from dask.sizeof import sizeof
 from distributed import Client, LocalCluster, wait
 from distributed.comm import Comm, CommClosedError
 from distributed.comm.inproc import InProc
@@ -133,6 +134,20 @@ def test_transfers_and_tasks_belong_to_the_innermost_region(recorded):
     assert 0.9 < coverage["coverage"] < 1.1
 
 
+def test_every_task_has_a_graph_and_this_the_statement_that_sent_it(recorded):
+    run = recorded[0]
+    regions = run.graphs.astype({"code": "str"})
+    assert {*run.tasks["graph"]} == {*regions["number"]}
+    source = [line.strip() for line in inspect.getsource(compute).splitlines()]
+    sends = [line for line in source if "persist" in line or "compute(" in line][1:]
+    codes = sorted({*regions["code"]})
+    assert len(codes) == len(sends) == 2
+    for code, line in zip(codes, sends, strict=True):
+        assert re.fullmatch(rf"test_profile\.py:\d+ {re.escape(line)}", code)
+    assert {*regions["iteration"]} == {1, 2}
+    assert 0 < run.statements["seconds"].sum() <= run.regions["seconds"].sum()
+
+
 def test_a_saved_run_is_read_again_and_reported(recorded):
     run = commbench.load(recorded[0].path)
     assert len(run.transfers) == len(recorded[0].transfers)
@@ -158,6 +173,15 @@ def test_a_dashboard_that_is_opened_in_a_profile_goes_on_after_it(own, tmp_path)
         own.run_on_scheduler(open_dashboard)
     assert own.submit(sum, [1, 2]).result() == 3
     assert own.run_on_scheduler(lambda dask_scheduler: dask_scheduler.shown.index) == 1
+
+
+def test_nothing_of_the_state_of_dask_is_sent(started, tmp_path):
+    # Dask's function keeps the types that it has seen, of which some can't be unpickled.
+    sizeof(np.concatenate)
+    with commbench.profile(started, output=tmp_path) as run:
+        compute(started)
+    assert run.failures.empty
+    assert len(run.tasks)
 
 
 def test_the_batches_of_a_p2p_shuffle_belong_to_the_region(started, tmp_path):
@@ -339,6 +363,9 @@ def test_a_worker_that_is_killed_changes_no_exception_and_keeps_its_name(own, tm
     with pytest.raises(ValueError, match="mine") if error else contextlib.nullcontext():
         run_code()
     (run,) = runs
+    # What it had computed for nobody any more is no loss.
+    (loss,) = run.failures["message"]
+    assert loss.startswith("a worker was lost. If its nanny wrote that it exceeded its memory")
     assert set(run.regions["name"]) == {"code", "before", "after"}
     names = {*run.transfers["src"], *run.transfers["dst"], *run.tasks["worker"]}
     assert names == {"0", "1"}

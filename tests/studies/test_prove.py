@@ -379,7 +379,7 @@ def test_undecided_remedies_have_three_times_as_many_launches(
         ([0.98, 1.1], "saves at most 1%", "None of these remedies helps here: each saves less ", 0),
         ([1.0, 1.0], "the same", "None of these remedies helps here: each saves less than 5%.", 0),
         ([0.7], "undecided after 1 launches", "Undecided: ", 0),
-        ("unequal", "it moved other bytes", "Not comparable: FAKE_SECONDS=0.5.", 1),
+        ("unequal", "it did other work", "Not comparable: FAKE_SECONDS=0.5.", 1),
     ],
 )
 def test_that_no_remedy_helps_is_said_if_a_gain_that_matters_is_excluded(

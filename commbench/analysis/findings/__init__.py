@@ -80,8 +80,8 @@ def without_profile(run: Run) -> dict[str, str]:
             )
         else:
             why = (
-                "over a tenth of the workers joined or left. Wait for them, by "
-                "client.wait_for_workers, and measure a fixed number of workers"
+                "over a tenth of the workers joined, left or were restarted. If they were lost, "
+                "mend that first; else wait for them, by client.wait_for_workers"
             )
         reasons[each.case.id] = why
     return reasons

@@ -14,7 +14,7 @@ from commbench.model import Finding
 def find(case: CaseRecords) -> Iterator[Finding]:
     """Yield a finding if turns of an event loop take a tenth of a second or more.
 
-    A wait for a core makes turns longer, too, and is subtracted.
+    A wait for a core makes turns longer, too, and is subtracted, at most to the time on a core.
     """
     # With GPU memory, commbench waits for the GPUs in the event loops.
     if case.case.cluster.device == "gpu":
@@ -24,7 +24,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     # Tasks that keep the GIL, or writing to disk in the loop, are the cause in workers.
     if any(map(case.findings, (gil.RULE, spilling.RULE, p2p_disk.RULE))):
         loops = loops[loops["worker"] == "scheduler"]
-    blocked_s = (loops["long_turn_seconds"] - loops["wait_seconds"]).clip(lower=0.0)
+    blocked_s = loops["long_turn_seconds"] - loops["wait_seconds"]
+    blocked_s = np.maximum(blocked_s, loops["long_turn_cpu_seconds"])
     shares = blocked_s / loops["seconds"]
     keys = [loops["launch"], loops["iteration"]]
     worst: pd.Series[float] = shares.groupby(keys).max().dropna()
@@ -51,7 +52,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     yield Finding(
         statement=f"the event loop of {whose} is blocked {its:.0%} of the time by calls "
         "of 0.1 s and more: it neither sends nor receives meanwhile",
-        evidence="threads: long_turn_seconds of the loops",
+        evidence="threads: long_turn_seconds, long_turn_cpu_seconds of the loops",
         effect=case.effect(np.minimum(worst, unused[0]), np.minimum(mean, unused[1])),
         remedy=remedy,
         doubt="a thread that keeps the GIL blocks the loop as well",

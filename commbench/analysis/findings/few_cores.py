@@ -53,8 +53,11 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         where += f" with other programs, which use {others:.0%} of them"
         remedy = "end the other programs and measure again"
     yield Finding(
-        statement=f"{n_threads} task threads and the event loops share {where}",
-        evidence=f"profile: no core, {case.share('queue_s').median():.0%} of a task thread's time",
+        statement=f"{n_threads} task threads and the event loops share {where}"
+        if len(case.tasks)
+        else f"the event loops share {where}",
+        evidence=f"profile: no core, {case.share('queue_s').median():.0%} of a task thread's time, "
+        f"{case.share('loop_queue_s').median():.0%} of the workers' event loops'",
         effect=case.effect(waits),
         remedy=remedy,
         doubt="no run has tested this; other programs may use these cores (see top). Fewer "

@@ -28,7 +28,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     cluster = case.case.cluster
     # Threads of libraries and event loops have some of the page faults.
     spent = np.fmin(faults / cluster.threads_per_worker, case.share("compute_s", "other_cpu_s"))
-    saved = faults * case.n_workers / case.n_cores if case.has_full_cores else spent
+    n_threads = case.n_workers * cluster.threads_per_worker
+    saved = spent * n_threads / case.n_cores if case.has_full_cores else spent
     present = {**(case.run.manifest.environment.get("variables") or {}), **cluster.env}
     is_kept = all(
         present.get(name, "").isdecimal() and int(present[name]) >= int(value)

@@ -49,11 +49,24 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     if not any(map(case.findings, (preparation.RULE, small_messages.RULE))):
         remedy = f"make more partitions or chunks, or {remedy}"
     at_once = (in_tasks * n_threads / running).median()
-    yield Finding(
-        statement=f"while any task runs, {at_once:.1f} run at once on {n_threads} task threads: "
+    statement = (
+        f"while any task runs, {at_once:.1f} run at once on {n_threads} task threads: "
         f"{case.n_tasks:.0f} tasks per iteration, of which too few are independent, or the script "
-        "waits in between",
-        evidence="tasks: start_s, stop_s; profile: idle",
+        "waits in between"
+    )
+    evidence = "tasks: start_s, stop_s; profile: idle"
+    seceded = case.activity("seceded", contexts=("execute",)).median()
+    if seceded >= _LEAST:
+        statement = (
+            f"tasks of a worker wait {seceded:.0%} of the time for others that they submit, while "
+            f"{(in_tasks * n_threads).median():.1f} of {n_threads} task threads run one"
+        )
+        evidence = "activities: seceded; profile: idle"
+        remedy = "in tasks, submit all calls before the first result(), or call the functions "
+        remedy += "themselves; in nested estimators of scikit-learn, n_jobs=1 for the inner ones"
+    yield Finding(
+        statement=statement,
+        evidence=evidence,
         effect=effect,
         remedy=remedy,
         doubt="tasks that use several cores each need the others; steps that depend on each other "

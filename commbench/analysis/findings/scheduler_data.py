@@ -24,7 +24,12 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     is_known = case.share("poll_s", process="scheduler").notna()
     busy = case.message_work("scheduler").where(is_known)
     rest = busy - case.scheduling
-    if not rest.median() >= _LEAST or any(map(case.findings, (gathered.RULE, blocked_loop.RULE))):
+    # Without tasks, the messages are requests.
+    if (
+        case.tasks.empty
+        or not rest.median() >= _LEAST
+        or any(map(case.findings, (gathered.RULE, blocked_loop.RULE)))
+    ):
         return
     waits = 0.0 if case.polling_takes_cores else case.share("loop_queue_s", process="scheduler")
     prepares = case.computing("client", "other") + case.scheduler_prepares

@@ -32,25 +32,33 @@ _ELSEWHERE = (
 
 
 def find(case: CaseRecords) -> Iterator[Finding]:
-    """Yield a finding if all workers wait again and again, and so do scheduler and client.
+    """Yield a finding if all workers wait again and again for the next computation.
 
-    With all tasks in one computation, the next ones would be there already. What client and
-    scheduler do for each computation may be saved, too.
+    Scheduler, client and the workers' event loops don't work meanwhile. With all tasks in one
+    computation, the next ones would be there already. What client and scheduler do for each
+    computation may be saved, too.
     """
     window, columns = ["launch", "iteration"], ["start_s", "stop_s"]
     waits = case.share("asleep_s", process="scheduler")
     waits = waits - case.computing("client") - case.scheduler_prepares
     idle = case.share("idle_s")
-    unused = np.minimum(idle, waits)
+    # Loops that poll for messages have nothing to do, either.
+    loops = case.share("asleep_s") + case.share("poll_s").fillna(0.0)
+    unused = np.minimum(np.minimum(idle, waits), loops)
     is_other = any(map(case.findings, _ELSEWHERE))
     if not unused.median() >= _LEAST or len(case.tasks) < _MIN_PAUSES or is_other:
         return
-    log = pd.concat([each[window + columns] for each in (case.tasks, case.transfers)])
+    tasks = case.tasks[[*window, *columns, "graph"]]
+    log = pd.concat([tasks, case.transfers[window + columns]])
     log = log.sort_values([*window, "start_s"], ignore_index=True)
     # The first task or fetch of an iteration follows none.
     before = log.groupby(window)["stop_s"].cummax().groupby([log[key] for key in window]).shift()
-    pauses = (log["start_s"] - before).loc[lambda seconds: seconds >= _PAUSE_SECONDS]
-    by_window = pauses.groupby([log.loc[pauses.index, key] for key in window])
+    pauses = log["start_s"] - before
+    is_pause = pauses >= _PAUSE_SECONDS
+    if (tasks["graph"] >= 0).all():
+        # Others are within a computation.
+        is_pause &= log["graph"].notna() & ~log.duplicated([*window, "graph"])
+    by_window = pauses[is_pause].groupby([log.loc[is_pause, key] for key in window])
     n, paused_s = (
         each.reindex(case.wall_s.index, fill_value=0)
         for each in (by_window.size(), by_window.sum())
@@ -59,14 +67,12 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     effect = case.effect(np.minimum(paused, unused))
     if n.median() < _MIN_PAUSES or effect.share < _LEAST:
         return
-    share = effect.share
     effect = case.effect(np.minimum(paused, unused), np.minimum(paused, idle))
     yield Finding(
         statement=f"{n.median():.0f} times, {paused.median():.0%} of the time together, no task "
-        f"runs, for {share:.0%} while scheduler and client don't work either: computations "
-        "follow one after another",
-        evidence="tasks and transfers: start_s, stop_s; profile: asleep of the scheduler; threads: "
-        "cpu_seconds of the client",
+        "runs until the next computation begins: computations follow one after another",
+        evidence="tasks and transfers: start_s, stop_s, graph; profile: asleep of scheduler and "
+        "workers; threads: cpu_seconds of the client",
         effect=effect,
         remedy="call compute once for several results, dask.compute(a, b, …), or submit all tasks "
         "and wait for them as they end, by as_completed",

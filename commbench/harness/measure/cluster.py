@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import json
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from itertools import chain, islice
 from typing import Any
@@ -162,6 +162,7 @@ def until_forgotten(client: Any, keys: list[Any]) -> None:
 
 def drain(client: Any) -> int:
     """Clear the logs, and return the number of tasks that the scheduler has seen."""
+    deque(take_graphs(client), maxlen=0)
     client.run(transfers.forget)
     client.run(p2p.forget)
     client.run(wire.forget)
@@ -229,11 +230,77 @@ def spills(
             )  # fmt: skip
 
 
+class _TaskStream(TaskStreamPlugin):  # type: ignore[misc]
+    """A task stream that also records graphs, and the graph of each task."""
+
+    def __init__(self, scheduler: Any, most: int | None) -> None:
+        super().__init__(scheduler, maxlen=0)
+        self.buffer = deque[dict[str, Any]](maxlen=most)
+        self.graphs = deque[tuple[int, str, str, float, int]](maxlen=most)
+        self._n_graphs = 0
+        self._numbers = dict[Any, int]()
+
+    def update_graph(
+        self, _scheduler: Any, *, client: str, tasks: Any, keys: Any, **_others: Any
+    ) -> None:
+        number, self._n_graphs = self._n_graphs, self._n_graphs + 1
+        # A client is recognized by its id, and its call by any of the keys.
+        key = str(next(iter(keys), ""))
+        self.graphs.append((number, client, key, time.time(), len(tasks)))
+        for each in tasks:
+            self._numbers.setdefault(each, number)
+
+    def transition(self, key: Any, start: str, finish: str, *args: Any, **kwargs: Any) -> None:
+        if finish == "forgotten":
+            self._numbers.pop(key, None)
+        elif start == "processing":
+            kwargs["graph"] = self._numbers.get(key, -1)
+            super().transition(key, start, finish, *args, **kwargs)
+
+
+def lost_workers(client: Any, since_s: float) -> list[tuple[float, str, int]]:
+    """Return when workers were lost, with the name of most of their tasks and the lost results.
+
+    Parameters
+    ----------
+    since_s
+        A time on the scheduler's clock.
+    """
+
+    def lost(since_s: float, dask_scheduler: Any) -> str:
+        from dask.utils import key_split
+
+        rows = []
+        for at_s, event in dask_scheduler.get_events("all"):
+            is_loss = isinstance(event, dict) and event.get("action") == "remove-worker"
+            if is_loss and at_s > since_s and not event["expected"]:
+                names = Counter(map(key_split, event["processing-tasks"])).most_common(1)
+                name = str(names[0][0]) if names else ""
+                rows.append((at_s, name, len(event["lost-computed-tasks"])))
+        return json.dumps(rows)
+
+    return [(*row,) for row in json.loads(client.run_on_scheduler(lost, since_s))]
+
+
 def keep_tasks(most: int | None, dask_scheduler: Any) -> None:
-    """Record tasks on the scheduler: at most this number or, if it is None, all."""
-    stream = TaskStreamPlugin(dask_scheduler)
-    stream.buffer = deque(maxlen=most)
+    """Record tasks and graphs on the scheduler: at most this number or, if it is None, all."""
+    stream = _TaskStream(dask_scheduler, most)
     dask_scheduler.add_plugin(stream, name=TASK_STREAM, idempotent=True)
+
+
+def take_graphs(client: Any) -> Iterator[list[list[Any]]]:
+    """Yield the graphs since the last call, as many at a time as fit a message.
+
+    Each is its number, the client's id, one of the requested keys, the time and the number of
+    tasks.
+    """
+
+    def taken(most: int, dask_scheduler: Any) -> str:
+        graphs = dask_scheduler.plugins[TASK_STREAM].graphs
+        return json.dumps([graphs.popleft() for _ in range(min(most, len(graphs)))])
+
+    while graphs := json.loads(client.run_on_scheduler(taken, traffic.CHUNK)):
+        yield graphs
 
 
 def forget_tasks(number: int, dask_scheduler: Any) -> None:
@@ -268,5 +335,6 @@ def _tasks_between(number: int, stop: int, dask_scheduler: Any) -> str:
         "stop_s": [bar["stop"] for _, bar in bars],
         "key": [str(task["key"]) for task, _ in bars],
         "nbytes": [task.get("nbytes") or 0 for task, _ in bars],
+        "graph": [task["graph"] for task, _ in bars],
     }
     return json.dumps(columns)

@@ -196,36 +196,39 @@ class TurnCounter:
     """Counts the turns of an asyncio event loop, by the calls of its selector.
 
     Those of at least ``_LONG_TURN_S``, in which the loop does nothing else, are ``n_long``, for
-    ``long_seconds``; ``long_turns`` has the begin and end of the last ones, in seconds since the
-    epoch. Loops without such a selector (uvloop) have none.
+    ``long_seconds``, of which ``long_cpu_seconds`` are on a core; ``long_turns`` has the begin and
+    end of the last ones, in seconds since the epoch, and their seconds on a core. Loops without
+    such a selector (uvloop) have none.
     """
 
     def __init__(self, loop: Any) -> None:
-        self.n_turns, self.n_long, self.long_seconds = 0, 0, 0.0
-        self.long_turns: deque[tuple[float, float]] = deque(maxlen=_MAX_LONG_TURNS)
+        self.n_turns, self.n_long, self.long_seconds, self.long_cpu_seconds = 0, 0, 0.0, 0.0
+        self.long_turns: deque[tuple[float, float, float]] = deque(maxlen=_MAX_LONG_TURNS)
         self._n_seen: dict[str, int] = {}
         self.name = uuid.uuid4().hex
         self._selector = getattr(loop, "_selector", None)
         if self._selector is None:
             return
-        select, clock = self._selector.select, time.perf_counter
-        selected = math.inf
+        select, clock, cpu_clock = self._selector.select, time.perf_counter, time.thread_time
+        selected, selected_cpu = math.inf, 0.0
 
         def counted(timeout: float | None = None) -> Any:
-            nonlocal selected
+            nonlocal selected, selected_cpu
             self.n_turns += 1
             if (seconds := clock() - selected) >= _LONG_TURN_S:
+                cpu_seconds = cpu_clock() - selected_cpu
                 self.n_long += 1
                 self.long_seconds += seconds
+                self.long_cpu_seconds += cpu_seconds
                 ended_at_s = time.time()
-                self.long_turns.append((ended_at_s - seconds, ended_at_s))
+                self.long_turns.append((ended_at_s - seconds, ended_at_s, cpu_seconds))
             events = select(timeout)
-            selected = clock()
+            selected, selected_cpu = clock(), cpu_clock()
             return events
 
         self._selector.select = counted
 
-    def new_turns(self, reader: str) -> list[tuple[float, float]]:
+    def new_turns(self, reader: str) -> list[tuple[float, float, float]]:
         """Return the last long turns since the last call of a reader; none at its first one."""
         n_new = self.n_long - self._n_seen.get(reader, self.n_long)
         self._n_seen[reader] = self.n_long
@@ -340,9 +343,10 @@ class PageFaultCounter:
                 # A huge page is a single fault. Some kernels have none.
                 with contextlib.suppress(OSError):
                     memory.madvise(mmap.MADV_NOHUGEPAGE)
-                began = time.perf_counter()
+                # The thread may have to wait for a core.
+                began = time.thread_time()
                 memory[:: mmap.PAGESIZE] = bytes(_N_PAGES)
-            seconds.append(time.perf_counter() - began)
+            seconds.append(time.thread_time() - began)
         self._seconds_each = min(seconds) / _N_PAGES
 
     @property
@@ -377,7 +381,8 @@ def read(times: bool, reader: str = "", dask_worker: Any = None) -> str:
     Returns
     -------
     {"pid": int, "counted_by": str, "clock": s, "cpu": s, "delay": s, "n_turns": int,
-    "n_long": int, "long_seconds": s, "long_turns": [[s, s], ...], "n_task_threads": int,
+    "n_long": int, "long_seconds": s, "long_cpu_seconds": s, "long_turns": [[s, s, s], ...],
+    "n_task_threads": int,
     "roles": {thread id: role}, "totals": [[context, label, s], ...],
     "times": {thread id: [s, s]}}
         What has to be added to this process's clock to have the scheduler's is ``delay``. The
@@ -398,6 +403,7 @@ def read(times: bool, reader: str = "", dask_worker: Any = None) -> str:
             "n_turns": turns.n_turns if turns is not None else 0,
             "n_long": turns.n_long if turns is not None else 0,
             "long_seconds": turns.long_seconds if turns is not None else 0.0,
+            "long_cpu_seconds": turns.long_cpu_seconds if turns is not None else 0.0,
             "long_turns": turns.new_turns(reader) if turns is not None and reader else [],
             "n_task_threads": worker.state.nthreads if worker is not None else 0,
             "roles": {
@@ -521,8 +527,9 @@ class Profiler:
             idle_seconds, idle = _spent(idle_before[name], idle_after[name])
             long_turns = self._long_turns(name, before, after)
             if "loop" in roles:
+                long_s, long_cpu_s = _long_s(before, after, long_turns, seconds)
                 roles["loop"] = roles["loop"]._replace(
-                    long_turn_seconds=_long_s(before, after, long_turns, seconds)
+                    long_turn_seconds=long_s, long_turn_cpu_seconds=long_cpu_s
                 )
             for role, use in roles.items():
                 unused = idle.get(role, _Use())
@@ -531,7 +538,7 @@ class Profiler:
                     idle_seconds=idle_seconds, idle_cpu_seconds=unused.cpu_seconds,
                     idle_wait_seconds=unused.wait_seconds, idle_n_turns=unused.n_turns,
                 )  # fmt: skip
-            for start_s, stop_s in long_turns:
+            for start_s, stop_s, _ in long_turns:
                 yield LongTurn(**common, worker=name, start_s=start_s, stop_s=stop_s)
             began = {tuple(activity): value for *activity, value in before.counters["totals"]}
             for context, label, value in after.counters["totals"]:
@@ -544,18 +551,21 @@ class Profiler:
 
     def _long_turns(
         self, name: str, before: _Reading, after: _Reading
-    ) -> list[tuple[float, float]]:
+    ) -> list[tuple[float, float, float]]:
         """Return the parts of a loop's long turns within the iteration, on the scheduler's clock.
 
-        The counters of a loop that is blocked at the end are read when it goes on.
+        Each is its begin, its end and its seconds on a core. The counters of a loop that is blocked
+        at the end are read when it goes on.
         """
         ahead_s = self._scheduler_ahead_s(name, before)
         n_new = after.counters["n_long"] - before.counters["n_long"]
-        parts = [
-            (max(start_s + ahead_s, self._began_at_s), min(stop_s + ahead_s, self._ended_at_s))
-            for start_s, stop_s in (after.counters["long_turns"][-n_new:] if n_new else ())
-        ]
-        return [(start_s, stop_s) for start_s, stop_s in parts if stop_s > start_s]
+        parts = []
+        for start_s, stop_s, cpu_s in after.counters["long_turns"][-n_new:] if n_new else ():
+            began_s = max(start_s + ahead_s, self._began_at_s)
+            ended_s = min(stop_s + ahead_s, self._ended_at_s)
+            if ended_s > began_s:
+                parts.append((began_s, ended_s, cpu_s * (ended_s - began_s) / (stop_s - start_s)))
+        return parts
 
     def _scheduler_ahead_s(self, name: str, before: _Reading) -> float:
         """Return by how much the scheduler's clock is ahead of that of a process."""
@@ -629,6 +639,7 @@ class _Use(NamedTuple):
     wait_seconds: float = 0.0
     n_turns: int = 0
     long_turn_seconds: float = 0.0
+    long_turn_cpu_seconds: float = 0.0
 
 
 class _Reading(NamedTuple):
@@ -681,13 +692,17 @@ def _spent(before: _Reading, after: _Reading) -> tuple[float, dict[str, _Use]]:
 
 
 def _long_s(
-    before: _Reading, after: _Reading, turns: Sequence[tuple[float, float]], seconds: float
-) -> float:
-    """Return the time of a loop's long turns in an iteration, of which the last ones are known."""
+    before: _Reading, after: _Reading, turns: Sequence[tuple[float, float, float]], seconds: float
+) -> tuple[float, float]:
+    """Return the time of a loop's long turns in an iteration, and what of it is on a core."""
+    # Only the last ones are known.
     if after.counters["n_long"] - before.counters["n_long"] > len(after.counters["long_turns"]):
-        long_s = float(after.counters["long_seconds"] - before.counters["long_seconds"])
-        return min(long_s, seconds)
-    return float(sum(stop_s - start_s for start_s, stop_s in turns))
+        long_s, cpu_s = (
+            min(seconds, after.counters[name] - before.counters[name])
+            for name in ("long_seconds", "long_cpu_seconds")
+        )
+        return long_s, cpu_s
+    return sum(stop_s - start_s for start_s, stop_s, _ in turns), sum(cpu for *_, cpu in turns)
 
 
 def _in_tasks_s(reading: _Reading, label: str) -> float:

@@ -41,7 +41,9 @@ from commbench.stats.selection import outer_regions
 _MAX_OPENING = 12
 """The maximum cases of which the opening shows the times."""
 _MAX_TASKS = 20
-"""The maximum names in the table of tasks."""
+"""The maximum names in the tables of tasks and statements."""
+_MAX_STATEMENTS, _LONGEST = 5, 44
+"""The maximum statements in the opening, and the characters of each."""
 _NEAR = 0.8
 """The share of the largest increase from which the second one is named, too."""
 BAR = "bar"
@@ -259,6 +261,8 @@ _OPENING = {"compute": "on core"}
 def profile_tables(run: Run) -> Iterator[Table]:
     """Yield the tables of tasks, task threads and event loops, if they were profiled."""
     if run.is_user_code and len(run.tasks):
+        if len(run.statements):
+            yield _statement_table(run)
         yield _task_table(run)
     shares = run.profile_shares
     tasks = shares[shares["compute"].notna()]
@@ -294,6 +298,38 @@ def profile_tables(run: Run) -> Iterator[Table]:
             "tasks' own)." + " GIL busy: time in which a request for it had to wait." * bool(gil),
             {"process"},
         )
+
+
+def _statement_table(run: Run, most: int = _MAX_TASKS) -> Table:
+    """Return the time of the statements that make the cluster compute, the longest first."""
+    known = run.statements[run.statements["n_tasks"] > 0].sort_values("seconds", ascending=False)
+    shown = known.head(most)
+    codes = shown["code"].replace("", "a library or a task")
+    # The opening has room for a line each.
+    is_short = most < _MAX_TASKS
+    if is_short:
+        codes = codes.map(
+            lambda text: text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+        )
+    regions = {} if is_short else {"region": shown["workload"]}
+    notes = (
+        "time: while one of its graphs is with the scheduler and has tasks left; those of several "
+        "statements overlap." * bool(regions),
+        f"The first {len(shown)} of {len(known)}." * (len(shown) < len(known)),
+    )
+    return Table.from_columns(
+        "Where your code keeps the cluster busy",
+        {
+            **regions,
+            "statement": codes,
+            "times": quantities(str, shown["n_graphs"]),
+            "time": quantities(format_seconds, shown["seconds"]),
+            "tasks": quantities(str, shown["n_tasks"]),
+            "most of it": shown["name"],
+        },
+        " ".join(filter(None, notes)),
+        text_columns={"statement", "most of it"},
+    )
 
 
 def _task_table(run: Run) -> Table:
@@ -346,6 +382,8 @@ def profile_opening(run: Run) -> Iterator[Table]:
             },
             _bound(run).strip(),
         )
+    if run.is_user_code and len(run.statements) > 1:
+        yield _statement_table(run, _MAX_STATEMENTS)
 
 
 def _bound(run: Run) -> str:

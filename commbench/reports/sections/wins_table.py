@@ -116,7 +116,7 @@ def _row(what: str, group: list[Comparison], why: str) -> _Row:
     ratios = slowdowns(group)
     best, beaten, left = ranked(names, ratios)
     if any(c.verdict == "unequal" for c in group):
-        return (what, "", "moved other bytes", "")
+        return (what, "", "did other work", "")
     if not beaten:
         if max(c.n_launches for c in group) < MIN_LAUNCHES:
             return (what, "", "too few launches", "")

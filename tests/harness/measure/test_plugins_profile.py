@@ -410,14 +410,20 @@ def test_long_turns_of_a_loop_have_their_begin_and_end():
         for seconds in (0.02, 0.25):
             await asyncio.sleep(0)
             time.sleep(seconds)
+            spin(seconds / 5)
         await asyncio.sleep(0.15)
         counter.close()
-        return [(start_s - began_s, stop_s - began_s) for start_s, stop_s in counter.long_turns]
+        assert counter.long_cpu_seconds == sum(cpu_s for *_, cpu_s in counter.long_turns)
+        return [
+            (start - began_s, stop - began_s, cpu_s) for start, stop, cpu_s in counter.long_turns
+        ]
 
     # Neither the short call nor the wait for the next event is long.
-    ((start_s, stop_s),) = asyncio.run(work())
+    ((start_s, stop_s, cpu_s),) = asyncio.run(work())
     assert 0.015 <= start_s < stop_s
-    assert 0.25 <= stop_s - start_s < 0.4
+    assert 0.3 <= stop_s - start_s < 0.6
+    # It sleeps for the rest.
+    assert 0.05 <= cpu_s < 0.1
 
 
 def page_fault_ratios(n_pages=1 << 12):

@@ -1,0 +1,65 @@
+"""The tasks of an iteration, and the time for which each statement keeps the cluster busy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pandas as pd
+
+from commbench.stats import grouping
+
+if TYPE_CHECKING:
+    from commbench.analysis.run import Run
+
+
+def tasks_per_iteration(run: Run) -> pd.Series[float]:
+    """Return the number of tasks that compute in an iteration that counts, per case: the median."""
+    iteration = ["case_id", "launch", "iteration"]
+    samples = run.timed.loc[run.timed["layer"] == "workload", iteration].drop_duplicates()
+    tasks = run.tasks.loc[run.tasks["action"] == "compute", iteration]
+    n = tasks.groupby(iteration, observed=True).size()
+    n = n.reindex(pd.MultiIndex.from_frame(samples)).dropna()
+    return n.groupby(level="case_id").median()
+
+
+def statements(run: Run) -> pd.DataFrame:
+    """Return the statements that sent graphs, in the order of their time within each case.
+
+    Returns
+    -------
+    DataFrame
+        With ``case_id``, ``workload``, ``code`` ("" for graphs of libraries, tasks and other
+        clients); ``n_graphs``; ``seconds``, the time in which at least one of its graphs is with
+        the scheduler and has a task that has not ended; ``n_tasks`` that ran, ``task_seconds``,
+        their durations together, and ``name``, that of the tasks with most of them.
+    """
+    keys = ["case_id", "code"]
+    graphs = run.graphs.astype({"code": "str"}).sort_values("received_s", kind="stable")
+    tasks = run.tasks.loc[run.tasks["graph"] >= 0]
+    # A region's tasks may have come to the scheduler in another one.
+    last_s = tasks.groupby("graph")["stop_s"].max()
+    graphs = graphs.assign(stop_s=graphs["number"].map(last_s).fillna(graphs["received_s"]))
+    group = graphs.groupby(keys, observed=True, sort=False)
+    number = group.ngroup().to_numpy()
+    order = grouping.sort_order(number)
+    start_s, stop_s = graphs[["received_s", "stop_s"]].to_numpy()[order].T
+    result = group.agg(workload=("workload", "first"), n_graphs=("number", "size"))
+    result["seconds"] = grouping.union_lengths(start_s, stop_s, number[order])
+    computed = tasks[tasks["action"] == "compute"]
+    computed = computed.assign(seconds=computed["stop_s"] - computed["start_s"])
+    computed = computed[["graph", "name", "seconds"]].merge(
+        graphs[["number", *keys]], left_on="graph", right_on="number"
+    )
+    by_statement = computed.groupby(keys, observed=True)["seconds"]
+    result["n_tasks"] = by_statement.size().reindex(result.index, fill_value=0)
+    result["task_seconds"] = by_statement.sum().reindex(result.index, fill_value=0.0)
+    names = computed.astype({"name": "str"}).groupby([*keys, "name"], observed=True)["seconds"]
+    most = names.sum().sort_values(ascending=False).reset_index("name").groupby(keys)["name"]
+    result["name"] = most.first().reindex(result.index, fill_value="")
+    cases = {case_id: position for position, case_id in enumerate(run.cases)}
+    result = result.reset_index()
+    return result.sort_values(
+        ["case_id", "seconds"],
+        key=lambda column: column.map(cases) if column.name == "case_id" else -column,
+        kind="stable", ignore_index=True,
+    )  # fmt: skip

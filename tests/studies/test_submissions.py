@@ -1,0 +1,111 @@
+import json
+import linecache
+import tempfile
+
+import pytest
+
+from commbench.studies.submissions import Submissions
+
+
+class Client:
+    """A client that sends nothing."""
+
+    id = "Client-1"
+
+    def _graph_to_futures(self, graph, keys):
+        return dict.fromkeys(keys)
+
+
+@pytest.fixture
+def client():
+    return Client()
+
+
+def line(text):
+    """Return the number of the line in this file that has a text, and its text."""
+    lines = linecache.getlines(__file__)
+    (number,) = (n for n, each in enumerate(lines, 1) if each.rstrip().endswith(f"# {text}"))
+    return f"test_submissions.py:{number} {lines[number - 1].strip()}"
+
+
+def sent(client, run):
+    """Return the statement with which `run` sends a graph."""
+    submissions = Submissions(client)
+    with submissions.recorded():
+        run(client)
+    return submissions.code(client.id, "('x', 1)")
+
+
+def test_the_statement_is_the_innermost_of_the_code(client):
+    def compute(client):
+        for _ in range(1):
+            client._graph_to_futures({}, [("x", 0), ("x", 1)])  # innermost
+
+    assert sent(client, compute) == line("innermost")
+
+
+def test_a_statement_over_several_lines_has_the_first_ones_number(client):
+    def compute(client):
+        # The two lines are one.
+        client._graph_to_futures(  # begins
+            {}, [("x", 1)]
+        )  # fmt: skip
+
+    assert sent(client, compute) == f'{line("begins")} {{}}, [("x", 1)] )  # fmt: skip'
+
+
+def test_the_head_of_a_loop_is_without_its_body(client):
+    def compute(client):
+        for _ in client._graph_to_futures({}, [("x", 1)]):  # loop
+            pass
+
+    assert sent(client, compute) == line("loop")
+
+
+def test_libraries_are_no_code_of_the_user(client):
+    # The decoder is part of the standard library, and calls this.
+    def compute(client):
+        json.loads("{}", object_hook=lambda _: send(client))  # decoder
+
+    name = json.__file__.replace("__init__", "hook")
+    code = compile("def send(c): c._graph_to_futures({}, [('x', 1)])", name, "exec")
+    names = {}
+    exec(code, names)
+    send = names["send"]
+    assert sent(client, compute) == line("decoder")
+
+
+@pytest.mark.parametrize(
+    ("file", "statement"),
+    [("<string>", "<string>:2"), (f"{tempfile.gettempdir()}/ipykernel_1/2.py", "cell:2 f(c")],
+)
+def test_code_that_is_no_file_or_has_an_error_has_the_number_of_a_line(client, file, statement):
+    # A notebook's cell is in this cache.
+    linecache.cache[file] = (9, None, ["\n", "f(c\n"] * ("ipykernel" in file), file)
+    try:
+        code = compile("\nc._graph_to_futures({}, [('x', 1)])", file, "exec")
+        assert sent(client, lambda c: exec(code, {"c": c})) == statement
+    finally:
+        del linecache.cache[file]
+
+
+def test_graphs_that_never_arrived_are_left_out(client):
+    submissions = Submissions(client)
+    with submissions.recorded():
+        client._graph_to_futures({}, ["lost"])
+        client._graph_to_futures({}, ["x"])  # arrived
+    assert submissions.code("Client-2", "x") == ""
+    assert submissions.code(client.id, "unknown") == ""
+    assert submissions.code(client.id, "x") == line("arrived")
+    assert submissions.code(client.id, "lost") == ""
+
+
+def test_the_client_is_left_as_it_was_and_exceptions_are_its_own(client):
+    submissions = Submissions(client)
+    with pytest.raises(TypeError, match="missing"), submissions.recorded():
+        client._graph_to_futures()
+    assert vars(client) == {}
+    # Another Dask may send graphs in another way.
+    other = type("Other", (), {"id": "Client-3"})()
+    with Submissions(other).recorded():
+        assert vars(other) == {}
