@@ -55,6 +55,6 @@ __all__ = [
     "moved_bytes", "n_missing_launches", "next_block", "outer_regions", "pair_bandwidths",
     "pingpong_mode", "profile_shares", "published_comparisons", "ratios", "reproduced", "scaling",
     "seconds_per_byte", "shown_sizes", "shuffles", "slow_latencies", "slow_pairs", "spreads",
-    "statements", "summaries", "tasks_per_iteration", "timed", "typical_sample", "undecided", "unknown",
-    "worker_profiles", "worker_times",
+    "statements", "summaries", "tasks_per_iteration", "timed", "typical_sample", "undecided",
+    "unknown", "worker_profiles", "worker_times",
 ]  # fmt: skip

@@ -175,8 +175,8 @@ def note(group: Sequence[Comparison], pairs: str) -> str:
         f"faster, slower: beyond 1/{limit:.4g} or {limit:.4g}, the interval without 1, "
         f"p ≤ {group[0].alpha:.3g}{_LOOK * (group[0].alpha < 1 - CONFIDENCE)}; "
         "inconclusive: none of these."
-        + f" unequal: the bytes moved or the numbers of tasks differ by more than {EQUAL_WORK:.0%}, "
-        "which may take time." * any(c.verdict == "unequal" for c in group)
+        + " unequal: the bytes moved or the numbers of tasks differ by more than "
+        f"{EQUAL_WORK:.0%}, which may take time." * any(c.verdict == "unequal" for c in group)
     )
 
 
