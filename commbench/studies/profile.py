@@ -403,7 +403,7 @@ class _Raised:
         is_end = self.error is None or isinstance(self.error, SystemExit)
         text = "" if is_end else type(self.error).__name__
         with suppress(Exception):
-            text += f": {self.error}" * bool(text)
+            text += f": {self.error}" * bool(text and str(self.error))
         return text
 
 

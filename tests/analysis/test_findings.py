@@ -980,6 +980,14 @@ def test_tasks_that_have_run_before_in_an_iteration_run_again():
     assert "40% of the task threads' time, most in load" in finding.statement
     assert "(at most 8.00 MB)" in finding.remedy
     assert finding.effect.share == pytest.approx(0.4)
+    # A script that runs once has no iterations.
+    once = case_of(launcher="user")
+    records = [*iterations(once), *launches(*loads(0.0), *others, *loads(5.0))]
+    records = [
+        dataclasses.replace(each, case_id=once.id) for each in records if each.launch == 0
+    ]  # fmt: skip
+    statement = found(once, [*records, builders.region(once, 10.0)])["recomputed"].statement
+    assert statement.startswith("8 of 18 tasks repeat earlier ones, which takes")
     # One after another, the same time of tasks takes twice as long.
     serial = [dataclasses.replace(each, worker="0") for each in loads(5.0, n=2)]
     serial[1] = dataclasses.replace(serial[1], start_s=serial[0].stop_s,

@@ -40,8 +40,10 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     if who == "scheduler":
         remedy = "make smaller graphs, or submit them in parts"
     else:
-        remedy = "find the call: plugins, async tasks, large objects that are pickled; run it in a "
-        remedy += "thread"
+        remedy = (
+            "find the call: large objects in arguments of tasks (scatter them once), plugins and "
+            "async tasks (use a thread), modules that the first tasks import (preload them)"
+        )
         if coded_s > blocked_s[loops["worker"] == who].sum() / 2:
             remedy = (
                 "if tasks return lists or dicts of many objects, which Dask pickles there, return "
