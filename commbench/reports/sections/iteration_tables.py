@@ -305,7 +305,7 @@ def _statement_table(run: Run, most: int = _MAX_TASKS) -> Table:
     known = run.statements[run.statements["n_tasks"] > 0].sort_values("seconds", ascending=False)
     shown = known.head(most)
     codes = shown["code"].replace("", "a library or a task")
-    # The opening has room for a line each.
+    # The opening has room for a line each. HTML leaves out its tables with titles of others below.
     is_short = most < _MAX_TASKS
     if is_short:
         codes = codes.map(
@@ -318,7 +318,7 @@ def _statement_table(run: Run, most: int = _MAX_TASKS) -> Table:
         f"The first {len(shown)} of {len(known)}." * (len(shown) < len(known)),
     )
     return Table.from_columns(
-        "Where your code keeps the cluster busy",
+        "Where your code keeps the cluster busy" + " longest" * is_short,
         {
             **regions,
             "statement": codes,
@@ -382,7 +382,7 @@ def profile_opening(run: Run) -> Iterator[Table]:
             },
             _bound(run).strip(),
         )
-    if run.is_user_code and len(run.statements) > 1:
+    if run.is_user_code and (run.statements["n_tasks"] > 0).sum() > 1:
         yield _statement_table(run, _MAX_STATEMENTS)
 
 
