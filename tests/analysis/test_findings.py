@@ -814,7 +814,7 @@ def test_tasks_that_depend_on_each_other_leave_threads_without_a_task():
     # Tasks that wait for others have left their threads.
     seceded = launches(*(activity(case, "execute", "seceded", 5.0, worker=w) for w in "01"))
     waiting = found(case, [*iterations(case), *chain, *seceded])["parallelism"]
-    assert waiting.statement.startswith("tasks of a worker wait 50% of the time for others that")
+    assert waiting.statement.startswith("0.5 tasks of each worker wait for others that they submit")
     assert waiting.remedy.startswith("in tasks, submit all calls before the first result()")
     assert "while any task runs, 1.0 run at once on 4 task threads" in finding.statement
     assert finding.effect.share == pytest.approx(0.75)

@@ -58,7 +58,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     seceded = case.activity("seceded", contexts=("execute",)).median()
     if seceded >= _LEAST:
         statement = (
-            f"tasks of a worker wait {seceded:.0%} of the time for others that they submit, while "
+            f"{seceded:.1f} tasks of each worker wait for others that they submit, while "
             f"{(in_tasks * n_threads).median():.1f} of {n_threads} task threads run one"
         )
         evidence = "activities: seceded; profile: idle"

@@ -392,6 +392,11 @@ def read(times: bool, reader: str = "", dask_worker: Any = None) -> str:
     # Dask may pass a scheduler by this name.
     worker = dask_worker if isinstance(dask_worker, Worker) else None
     thread_id = threading.get_native_id()
+    roles = {thread.native_id: _role(thread.name) for thread in threading.enumerate()}
+    roles |= {thread.native_id: "shuffle" for thread in _shuffle_threads(worker)}
+    roles[thread_id] = "loop"
+    # A thread that is about to start.
+    roles.pop(None, None)
     turns, queue, faults = getattr(asyncio.get_running_loop(), _COUNTERS, (None, None, None))
     return json.dumps(
         {
@@ -406,11 +411,7 @@ def read(times: bool, reader: str = "", dask_worker: Any = None) -> str:
             "long_cpu_seconds": turns.long_cpu_seconds if turns is not None else 0.0,
             "long_turns": turns.new_turns(reader) if turns is not None and reader else [],
             "n_task_threads": worker.state.nthreads if worker is not None else 0,
-            "roles": {
-                thread.native_id: "loop" if thread.native_id == thread_id else _role(thread.name)
-                for thread in threading.enumerate()
-            }
-            | {thread.native_id: "shuffle" for thread in _shuffle_threads(worker)},
+            "roles": roles,
             "totals": _totals(worker, queue, faults) if worker is not None else [],
             "times": thread_seconds() if times else {},
         }

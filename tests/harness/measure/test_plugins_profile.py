@@ -503,6 +503,14 @@ def test_threads_that_a_task_starts_and_ends_have_their_cpu_time(profile):
         assert row.blocked_s > SECONDS - SLACK
 
 
+def test_a_thread_that_is_about_to_start_has_no_role(monkeypatch):
+    async def roles():
+        return json.loads(plugins.read(times=False))["roles"]
+
+    monkeypatch.setattr(threading, "enumerate", lambda: [threading.Thread(name="about")])
+    assert asyncio.run(roles()) == {str(threading.get_native_id()): "loop"}
+
+
 def test_threads_of_shuffles_and_actors_have_roles_of_their_own(cluster):
     def roles(dask_worker):
         dask_worker.plugins["shuffle"]._executor.submit(int).result()
