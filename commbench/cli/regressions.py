@@ -81,6 +81,8 @@ def compare(
     from commbench.analysis import comparability, warnings
 
     old, new = load(baseline), load(candidate)
+    if old.manifest == new.manifest:
+        raise UsageError(f"{baseline} and {candidate} are the same run: {old.manifest.id}")
     match = comparability.match(old.manifest, new.manifest)
     if (differences := match.differences) and not force:
         raise UsageError(

@@ -49,7 +49,7 @@ LONG = "a" * 300
         (f"profile {LONG}.py", 2, "there is no file"),
         (f"ab --base {LONG} merge", 2, "is neither a Python nor a commit"),
         (f"run merge --launcher external --scheduler {LONG}", 2, "File name too long"),
-        (f"compare RUN RUN --history {LONG}", 2, "has 0 of 0 runs"),
+        (f"compare RUN OTHER --history {LONG}", 2, "has 0 of 0 runs"),
         (f"check RUN --write-reference {LONG}", 1, "File name too long"),
         (f"export RUN --output {LONG} --commit HEAD --force", 1, "File name too long"),
     ],
@@ -58,8 +58,11 @@ def test_a_name_that_no_file_can_have_is_refused(arguments, status, message, tmp
     """As a name in a folder that only another user may search."""
     case = builders.case()
     given = {"environment": {"host": {"name": "node1"}}}
-    path = builders.written(tmp_path, [case], builders.launches(case, [1.0] * 6), **given).path
-    result = invoke(*arguments.replace("RUN", str(path)).split())
+    for name in ("RUN", "OTHER"):
+        records = builders.launches(case, [1.0] * 6)
+        path = builders.written(tmp_path, [case], records, id=name.lower(), **given).path
+        arguments = arguments.replace(name, str(path))
+    result = invoke(*arguments.split())
     assert result.exit_code == status
     assert isinstance(result.exception, SystemExit)
     assert message in result.stderr
