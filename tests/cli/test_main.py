@@ -1,5 +1,6 @@
 """What there is besides the commands themselves: names, help, version, and how it is started."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -76,6 +77,27 @@ def test_output_that_cannot_be_written_is_one_message():
         )  # fmt: skip
     assert ended.returncode == 1
     assert ended.stderr == "Error: can't write the output: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "shown"),
+    [
+        ("latin-1", b"\n????"),
+        ("latin-1:backslashreplace", b"\\u2500"),
+        ("ascii", "\n────".encode()),
+        ("utf-8", "\n────".encode()),
+    ],
+)
+def test_characters_that_the_encoding_lacks_are_replaced(encoding, shown, tmp_path):
+    case = builders.case()
+    path = builders.written(tmp_path, [case], builders.launches(case, [1.0] * 6)).path
+    ended = subprocess.run(
+        [sys.executable, "-m", "commbench.cli", "report", path, "--verbose"],
+        env={**os.environ, "PYTHONIOENCODING": encoding}, capture_output=True,
+        timeout=processes.PATIENCE_SECONDS,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert shown in ended.stdout
 
 
 def test_list_has_all_kinds_of_plugins_and_the_faults_of_some(installed):
