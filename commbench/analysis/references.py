@@ -35,6 +35,8 @@ _CLUSTER = ("n_workers", "threads_per_worker", "device")
 _MIN_TOLERANCE = 0.1
 _FALSE_ALARMS = 0.05
 """The probability that one of the values of equal software is out of the limits of the spread."""
+MIN_SLOWDOWN = 1.5
+"""The slowdown that a value should show."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +124,20 @@ class Check:
         low, high = self.limits
         return bool(self.values) and low <= min(self.values) and max(self.values) <= high
 
+    @property
+    def slowdown(self) -> float:
+        """The slowdown up to which a value passes."""
+        if self.reference.metric == "time":
+            return self.limits[1] / self.reference.value
+        return self.reference.value / self.limits[0] if self.limits[0] else math.inf
+
+    @property
+    def is_undecided(self) -> bool:
+        """Whether the spread, and no limit of the file, lets ``MIN_SLOWDOWN`` pass."""
+        given = self.reference.upper if self.reference.metric == "time" else self.reference.lower
+        follows = given is None and self.reference.spread is not None
+        return self.ok and follows and self.slowdown > MIN_SLOWDOWN
+
 
 def read(path: Path) -> tuple[Reference, ...]:
     """Return the references in the TOML file `path`.
@@ -193,6 +209,17 @@ def compare_with_references(run: Run, references: Sequence[Reference]) -> list[C
         limits = reference.limits(n_launches or 1, len(mine))
         checks.append(Check(reference=reference, values=values, limits=limits))
     return checks
+
+
+def repeated(references: Sequence[Reference]) -> list[Check]:
+    """Return the checks of a run that has the values and launches of the references."""
+    return [
+        Check(
+            reference=each, values=(each.value,),
+            limits=each.limits(each.launches or 1, len(references)),
+        )
+        for each in references
+    ]  # fmt: skip
 
 
 def _values(run: Run, reference: Reference) -> tuple[tuple[float, ...], int]:

@@ -81,6 +81,8 @@ def compare(
     from commbench.analysis import comparability, warnings
 
     old, new = load(baseline), load(candidate)
+    if old.manifest == new.manifest:
+        raise UsageError(f"{baseline} and {candidate} are the same run: {old.manifest.id}")
     match = comparability.match(old.manifest, new.manifest)
     if (differences := match.differences) and not force:
         raise UsageError(
@@ -349,10 +351,15 @@ def _validate_same_cases(old: Run, new: Run) -> None:
     "--write-reference", type=PATH, metavar="FILE",
     help="Write a file of references to the values of the run, with the spread of its launches.",
 )  # fmt: skip
+@click.option(
+    "--undecided", "on_undecided", type=click.Choice(["pass", "fail"]),
+    help="Whether a value that can't show a slowdown of 1.5 times is exit status 0 or 4.  "
+         "[default: pass, but fail if no value can]",
+)  # fmt: skip
 @click.pass_context
 def check(
     ctx: click.Context, run: Path, reference: Path | None, junit: Path | None,
-    write_reference: Path | None,
+    write_reference: Path | None, on_undecided: str | None,
 ) -> None:  # fmt: skip
     """Compare a RUN with references; exit status 3 if a value is missing or out of bounds."""
     from commbench.analysis import references
@@ -360,18 +367,23 @@ def check(
 
     if (reference is None) == (write_reference is None):
         raise UsageError("give either --reference FILE or --write-reference FILE")
-    if junit and write_reference:
-        raise UsageError("--junit has what --reference finds; leave it out of --write-reference")
+    for name, given in (("--junit", junit), ("--undecided", on_undecided)):
+        if given and write_reference:
+            raise UsageError(f"{name} is for --reference; leave it out of --write-reference")
     data = undisturbed(load(run))
     if write_reference is not None:
         if os.path.exists(write_reference):
             raise UsageError(f"{write_reference} exists; name another file, or remove it")
         files.write(write_reference, references.render_references(data))
         click.echo(write_reference)
+        if doubt := verdicts.undecided(references.repeated(references.read(write_reference))):
+            _echo_error(f"warning: {doubt}")
         return
     assert reference is not None
     checks = references.compare_with_references(data, references.read(reference))
     if junit is not None:
-        files.write(junit, verdicts.check_junit(data.manifest, checks))
+        files.write(junit, verdicts.check_junit(data.manifest, checks, on_undecided))
     click.echo(verdicts.check_text(data.manifest, checks), nl=False)
-    ctx.exit(0 if all(check.ok for check in checks) else REGRESSION)
+    if not all(check.ok for check in checks):
+        ctx.exit(REGRESSION)
+    ctx.exit(UNDECIDED if verdicts.undecided_fail(checks, on_undecided) else 0)

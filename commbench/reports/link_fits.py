@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from operator import add
 
 from commbench.model import Manifest
 from commbench.model.units import format_bytes, format_message_size, format_seconds
@@ -28,46 +29,66 @@ _CHANNELS = {
 
 def tables(
     models: Sequence[LinkModel], tasks: Mapping[str, str], predict: int | None
-) -> Iterator[Table]:
+) -> Iterator[Table | str]:
     """Yield a table of the link classes and one of the pairs for each case and channel.
 
-    `models` are from ``stats.link_models``, `tasks` are labels of cases by their ids, and `predict`
-    is the size in bytes of a transfer whose time is predicted.
+    A sentence says why there is no table. `models` are from ``stats.link_models``, `tasks` are
+    labels of cases by their ids, and `predict` is the size in bytes of a transfer whose time is
+    predicted.
     """
     for case_id, channel in dict.fromkeys((model.case_id, model.channel) for model in models):
         mine = [model for model in models if (model.case_id, model.channel) == (case_id, channel)]
         where = f"{tasks[case_id]} over {mine[0].backend}, {channel}"
         classes, pairs = ([m for m in mine if bool(m.src) is one] for one in (False, True))
-        meaning = f"From {_CHANNELS.get(channel, channel)}. {_meaning(classes)}"
-        yield _table(f"{where}: classes of links", classes, predict, meaning)
-        shown = sorted(pairs, key=lambda m: math.inf if m.reason else m.beta_Bps)[:_MAX_PAIRS]
-        cut = f"The {_MAX_PAIRS} slowest of {len(pairs)}." if len(pairs) > _MAX_PAIRS else ""
-        yield _table(f"{where}: pairs", shown, predict, cut)
+        pairs.sort(key=lambda m: math.inf if m.reason else m.beta_Bps)
+        without: list[LinkModel] = []
+        for kind, every in (("classes of links", classes), ("pairs", pairs)):
+            fitted = [model for model in every if not model.reason]
+            if not fitted:
+                # The reason of a class is that of its pairs.
+                without = without or every
+                continue
+            note = f"From {_CHANNELS.get(channel, channel)}. {_meaning(fitted)} "
+            if every is pairs:
+                cut = f"The {_MAX_PAIRS} slowest of {len(fitted)}. "
+                note, fitted = cut * (len(fitted) > _MAX_PAIRS), fitted[:_MAX_PAIRS]
+            yield _table(f"{where}: {kind}", fitted, predict, note + _refused(every))
+        if without:
+            yield f"{where}. {_refused(without)}"
+
+
+def _refused(models: Sequence[LinkModel]) -> str:
+    """Return sentences on why some have no model, one for each reason."""
+    first = {model.reason: model for model in reversed(models)}
+    return " ".join(
+        f"No model of {_name(first[reason])}{' and others' * (n > 1)}: {reason}."
+        for reason, n in Counter(model.reason for model in models).items()
+        if reason
+    )
 
 
 def _table(title: str, models: Sequence[LinkModel], predict: int | None, note: str) -> Table:
-    refused = {model.reason: model for model in models if model.reason}
-    n_refused = Counter(model.reason for model in models)
-    missing = "".join(
-        f" No model of {_name(model)}{' and others' * (n_refused[reason] > 1)}: {reason}."
-        for reason, model in refused.items()
-    )
+    marks = [" !" * _is_misfit(model.largest_misfit) for model in models]
+    betas = [number(model.beta_Bps / 1e9) for model in models]
     columns: dict[str, Iterable[str]] = {
         "link": map(_name, models),
         "α": [format_seconds(model.alpha_s) for model in models],
         **_round_trips(models),
         "α\n±": [_within(m.alpha_low_s, m.alpha_s, m.alpha_high_s) for m in models],
-        "β\nGB/s": [number(model.beta_Bps / 1e9) for model in models],
+        "β\nGB/s": map(add, betas, marks),
         "β\n±": [_within(m.beta_low_Bps, m.beta_Bps, m.beta_high_Bps) for m in models],
-        "n½": ["—" if m.reason else format_bytes(round(m.half_bytes)) for m in models],
+        "n½": [format_bytes(round(model.half_bytes)) for model in models],
         "error\nmedian": [percent(model.error_median) for model in models],
         "error\n90 %": [percent(model.error_p90) for model in models],
     }
     if predict is not None:
         columns[f"{format_message_size(predict)}\ntakes"] = [
-            _prediction(model, predict) for model in models
+            _prediction(model, predict) + mark for model, mark in zip(models, marks, strict=True)
         ]
-    return Table.from_columns(f"t = α + n / β for {title}", columns, f"{note}{missing}".strip())
+    if any(marks):
+        differs = f"over {_MAX_MISFIT:g} times as long as α and β say, or as much less"
+        note = f"!: the largest size takes {differs}. {note}"
+    return Table.from_columns(f"t = α + n / β for {title}", columns, note.strip())
 
 
 def _round_trips(models: Sequence[LinkModel]) -> dict[str, Iterable[str]]:
@@ -84,7 +105,11 @@ def _name(model: LinkModel) -> str:
 
 def _prediction(model: LinkModel, nbytes: int) -> str:
     beyond = not model.smallest_bytes <= nbytes <= model.largest_bytes
-    return format_seconds(model.predict_s(nbytes)) + " *" * (beyond and not model.reason)
+    return format_seconds(model.predict_s(nbytes)) + " *" * beyond
+
+
+def _is_misfit(misfit: float) -> bool:
+    return misfit < 1 / _MAX_MISFIT or misfit > _MAX_MISFIT
 
 
 def _within(low: float, value: float, high: float) -> str:
@@ -92,10 +117,7 @@ def _within(low: float, value: float, high: float) -> str:
     return percent(max(value - low, high - value) / value if value > 0 else math.nan)
 
 
-def _meaning(classes: Sequence[LinkModel]) -> str:
-    fitted = [model for model in classes if not model.reason]
-    if not fitted:
-        return ""
+def _meaning(fitted: Sequence[LinkModel]) -> str:
     levels = [f"{model.confidence:.0%}" for model in fitted if model.confidence]
     level = " to ".join(dict.fromkeys([min(levels), max(levels)])) if levels else ""
     interval = (
@@ -117,7 +139,7 @@ def _meaning(classes: Sequence[LinkModel]) -> str:
             f" {_name(model)}: a line fits badly, at {format_message_size(model.misfit_bytes)} "
             f"transfers take {model.misfit:.2f} times the predicted time."
             for model in fitted
-            if model.misfit < 1 / _MAX_MISFIT or model.misfit > _MAX_MISFIT
+            if _is_misfit(model.misfit)
         )
     )
 

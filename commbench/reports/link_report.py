@@ -28,6 +28,8 @@ FINE, UNJUDGED, FAULTY = "fine", "not judged", "faulty"
 
 _FEW = 0.15
 """The share of links that may be faster than most by chance."""
+_MIN_CONGESTED = 4
+"""The number of hosts from which two pairs exchange at a time."""
 
 
 class LinkReport:
@@ -52,11 +54,11 @@ class LinkReport:
     def classes(self) -> pd.DataFrame:
         """A row per backend and class of links.
 
-        ``n`` links; in rounds, the median ``typical_Bps`` of the medians of those that are no
-        outliers, and the ``slowest_Bps`` and ``fastest_Bps`` of all; ``alone_Bps``, the median of
-        those that were measured alone, the ``expected_Bps`` and its ``share``; ``latency_s`` and
-        ``longest_s``: the median and the maximum over the links of half the round trip of an
-        empty request, the median over iterations of the quickest one.
+        ``n`` links; in rounds, the median ``typical_Bps`` of the medians of those that are not
+        slow, and the ``slowest_Bps`` and ``fastest_Bps`` of all; ``alone_Bps``, the median of those
+        that are not slow and were measured alone, the ``expected_Bps`` and its ``share``;
+        ``latency_s`` and ``longest_s``: the median and the maximum over the links of half the round
+        trip of an empty request, the median over iterations of the quickest one.
         """
         trips = quickest_round_trips(self.run)
         trips = trips[trips["iteration"] >= 0]
@@ -64,30 +66,38 @@ class LinkReport:
         key = ["backend", "link"]
         medians = trips.groupby([*key, "src", "dst"], observed=True)["seconds"].median() / 2
         latency = medians.groupby(level=key).agg(latency_s="median", longest_s="max")
-        links = self.links.astype(dict.fromkeys([*key, "src", "dst"], "str"))
-        slow = self.run.slow_pairs.query("kind != 'all'")[[*key, "src", "dst"]].assign(slow=True)
-        links = links.merge(slow, "left", [*key, "src", "dst"])
-        ordinary = links["q50_Bps"].where(links["slow"].isna())
-        rates = links.assign(ordinary=ordinary).groupby(key, sort=False)
-        table = rates.agg(
+        pair = [*key, "src", "dst"]
+        pairs = self.run.pairs.astype(dict.fromkeys([*pair, "channel"], "str"))
+        slow = self.run.slow_pairs.query("kind != 'all'")[pair].assign(slow=True)
+        pairs = pairs.merge(slow, "left", pair)
+        pairs["ordinary"] = pairs["q50_Bps"].where(pairs["slow"].isna())
+        table = pairs[pairs["channel"] == ROUNDS].groupby(key, sort=False).agg(
             n=("q50_Bps", "size"), typical_Bps=("ordinary", "median"),
             slowest_Bps=("q50_Bps", "min"), fastest_Bps=("q50_Bps", "max"),
         )  # fmt: skip
-        pairs = self.run.pairs[self.run.pairs["channel"] == ALONE]
-        alone = pairs.astype(dict.fromkeys(key, "str")).groupby(key)["q50_Bps"].median()
+        alone = pairs[pairs["channel"] == ALONE].groupby(key)["ordinary"].median()
         table = table.join(latency).join(alone.rename("alone_Bps")).reset_index()
         expected_Bps = table["link"].map(self.run.manifest.expected_Bps).astype(float)  # noqa: N806
         return table.assign(expected_Bps=expected_Bps, share=table["alone_Bps"] / expected_Bps)
 
     @cached_property
     def congestion(self) -> dict[str, pd.Series[float]]:
-        """The rate in rounds as a share of that alone, of each pair with both, by variant."""
+        """The rate in rounds as a share of that alone, of each pair with both, by variant.
+
+        In rounds of fewer than four hosts there is only one pair, alone as well.
+        """
         key = ["case_id", "src", "dst"]
         pairs = self.run.pairs.astype(dict.fromkeys([*key, "channel"], "str"))
         rates = pairs.pivot(index=key, columns="channel", values="q50_Bps")
         rates = rates.reindex(columns=[ALONE, ROUNDS])
         shares = dict(iter((rates[ROUNDS] / rates[ALONE]).dropna().groupby("case_id")))
-        return {c.variant: shares[c.id] for c in self.run.suite.cases if c.id in shares}
+        by_case = self.links.groupby("case_id", observed=True)
+        n_ends = {case_id: _n_ends(links) for case_id, links in by_case}
+        return {
+            case.variant: shares[case.id]
+            for case in self.run.suite.cases
+            if case.id in shares and n_ends[case.id] >= _MIN_CONGESTED
+        }
 
     @cached_property
     def not_judged(self) -> list[str]:
@@ -134,7 +144,7 @@ class LinkReport:
         return FAULTY if self.faults else UNJUDGED if self.not_judged else FINE
 
     def _lines(self) -> Iterator[str]:
-        n_ends = len({*self.links["src"].astype("str"), *self.links["dst"].astype("str")})
+        n_ends = _n_ends(self.links)
         ends = "hosts" if n_hosts(self.run) > 1 else "workers of one host"
         n_links = len(self.links[["src", "dst"]].drop_duplicates())
         every = f"{n_links} links between {n_ends} {ends}"
@@ -173,8 +183,9 @@ class LinkReport:
                 "latency": quantities(format_seconds, table["latency_s"]),
                 "longest\nlatency": quantities(format_seconds, table["longest_s"]),
             },
-            "Rates: medians of fetches of one pair at a time, and in rounds: all hosts at once, in "
-            "pairs. Latency: half of the quickest round trip of an empty request.",
+            "Rates: medians of pairs that aren't slow, one at a time, and in rounds: all hosts at "
+            "once, in pairs; slowest: of all. Latency: half of the quickest round trip of an empty "
+            "request.",
             {"class"},
         )
 
@@ -201,3 +212,7 @@ class LinkReport:
                 "links": self.links.to_dict("records"),
             }
         )
+
+
+def _n_ends(links: pd.DataFrame) -> int:
+    return len({*links["src"], *links["dst"]})

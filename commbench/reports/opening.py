@@ -30,6 +30,7 @@ from commbench.reports.sections import (
     wins_table,
 )
 from commbench.reports.sections.differences import (
+    LARGE,
     design_for_verdict,
     name,
     ranked,
@@ -325,7 +326,7 @@ def _differences(compared: Sequence[Comparison]) -> str:
         if not missed:
             return text
         # The farther from 1 a ratio has to be for a verdict, the less their absence says.
-        limit = f"one below {max(missed):.3g}×" if max(missed) < math.inf else "any"
+        limit = f"one below {max(missed):.3g}×" if max(missed) <= LARGE else "any"
         return f"{text} ({limit} can be missed)"
     worst = max(max(c.ratio, 1 / c.ratio) for c in differ)
     return f"{len(differ)} of {len(compared)} comparisons find a difference, up to {times(worst)}"

@@ -11,7 +11,7 @@ from functools import cached_property
 from commbench import stats
 from commbench.analysis import warnings
 from commbench.analysis.comparability import Match
-from commbench.analysis.references import Check
+from commbench.analysis.references import MIN_SLOWDOWN, Check
 from commbench.analysis.run import Run
 from commbench.model import Comparison, Manifest
 from commbench.model.units import format_bytes, format_message_size, format_seconds
@@ -19,6 +19,7 @@ from commbench.reports import json, junit, markdown, terminal
 from commbench.reports.sections import Table, plural, range_ends, some, started_at
 from commbench.reports.sections.differences import (
     VERDICT_COLUMNS,
+    at_most,
     note,
     times,
     verdict_cells,
@@ -201,7 +202,7 @@ class ComparedRuns:
             )
         elif len(few) < len(undecided):
             ratios = [c.detectable for c in undecided if math.isfinite(c.detectable)]
-            missed = f"Slowdowns below {times(max(ratios))} can be missed. " if ratios else ""
+            missed = f"Slowdowns below {at_most(max(ratios))} can be missed. " if ratios else ""
             sentences.append(f"{missed}More --launches can decide, or a quieter machine")
         if undecided and not any(map(self.fails, undecided)):
             sentences.append(_PASSES)
@@ -436,6 +437,19 @@ def _name(run: Manifest) -> str:
     return f"{run.id} · {started_at(run)}" + (f" · commit {commit[:12]}" if commit else "")
 
 
+def undecided(checks: Sequence[Check]) -> str:
+    """Return which values may be much slower and pass, or an empty string."""
+    few = sorted((each for each in checks if each.is_undecided), key=lambda each: -each.slowdown)
+    if not few:
+        return ""
+    named = [f"{each.reference.short_name} {at_most(each.slowdown)}" for each in few]
+    return (
+        f"{len(few)} of {plural(len(checks), 'value')} can't show a slowdown of "
+        f"{MIN_SLOWDOWN:g}×, because launches differ too much, or are few; this passes: "
+        f"{some(named, _MOST_NAMED)}. More --launches of the reference, or a quieter machine can"
+    )
+
+
 def check_text(run: Manifest, checks: Sequence[Check]) -> str:
     """Return the checks of a run against its references for a terminal."""
     n_failed = sum(not check.ok for check in checks)
@@ -455,18 +469,33 @@ def check_text(run: Manifest, checks: Sequence[Check]) -> str:
         "layer or size, or no launch ended well.",
         {"result"},
     )
-    title = f"{len(checks)} checked, {n_failed} failed: {run.suite.name} · {started_at(run)}"
-    return terminal.page(title, [], [table])
+    counts = f"{len(checks)} checked, {n_failed} failed"
+    if n_undecided := sum(check.is_undecided for check in checks):
+        counts += f", {n_undecided} undecided"
+    title = f"{counts}: {run.suite.name} · {started_at(run)}"
+    return terminal.page(title, filter(None, [undecided(checks)]), [table])
 
 
-def check_junit(run: Manifest, checks: Sequence[Check]) -> str:
+def undecided_fail(checks: Sequence[Check], on_undecided: str | None) -> bool:
+    """Return whether undecided values are failures; by default, if no other is checked."""
+    are_undecided = [check.is_undecided for check in checks]
+    is_failure = {"pass": False, "fail": any(are_undecided)}
+    return is_failure.get(on_undecided or "", all(are_undecided))
+
+
+def check_junit(run: Manifest, checks: Sequence[Check], on_undecided: str | None = None) -> str:
     """Return the checks as a JUnit test suite with one test case per check."""
+    is_strict = undecided_fail(checks, on_undecided)
     cases = []
     for check in checks:
         reference = check.reference
         case = junit.case(reference.name, reference.workload)
         result = f"{_quantity(check, check.values)}, allowed {_limits(check)}"
-        if check.ok:
+        if check.is_undecided and not is_strict:
+            junit.add_element(case, "skipped", "", message=undecided([check]))
+        elif check.is_undecided:
+            junit.add_element(case, "failure", "", message=undecided([check]), type="undecided")
+        elif check.ok:
             junit.add_element(case, "system-out", result)
         else:
             why = f"{reference.name} in {run.id}: {result}"
@@ -476,6 +505,8 @@ def check_junit(run: Manifest, checks: Sequence[Check]) -> str:
 
 
 def _result(check: Check) -> str:
+    if check.is_undecided:
+        return "undecided"
     return "ok" if check.ok else "FAILED" if check.values else "MISSING"
 
 

@@ -2,8 +2,9 @@
 
 The model is Hockney's. It is fitted to the single transfers of a pair, or of all pairs on one
 class of link, with ``scipy.optimize.least_squares`` on ``ln(α + n / β) - ln t``, so that relative
-errors have the same weight at 1 KiB as at 16 MiB. The loss is soft-l1, linear for errors beyond
-10 %, so that a few delayed transfers don't affect the line; α ≥ 0 and 1 / β > 0.
+errors have the same weight at 1 KiB as at 16 MiB. Each octave of sizes has the same weight, too,
+however many its transfers: few are large, and only these determine β. The loss is soft-l1, linear
+for errors beyond 10 %, so that a few delayed transfers don't affect the line; α ≥ 0 and 1 / β > 0.
 
 Each launch is fitted separately. α and 1 / β are the medians over the launches' fits, with the
 interval of ``commbench.stats.median_interval``. The error is from cross-validation: each launch's
@@ -47,9 +48,10 @@ class LinkModel:
     If there is no fit, ``reason`` says why, and α, β and all that follows from them are nan.
     ``n`` transfers were used, ``n_untimed`` had no duration; they are of ``n_parts`` launches or
     iterations (``parts``). ``error_median`` and ``error_p90`` are quantiles of
-    |predicted / measured - 1|, from cross-validation. ``misfit`` is the median of measured /
-    predicted of the size at which it is farthest from 1, and ``misfit_bytes`` that size: a protocol
-    that changes with the size (eager, rendezvous) is no straight line. ``round_trip_s`` is that of
+    |predicted / measured - 1|, from cross-validation, with the weights of the fit. ``misfit`` is
+    the median of measured / predicted of the size at which it is farthest from 1, and
+    ``misfit_bytes`` that size: a protocol that changes with the size (eager, rendezvous) is no
+    straight line. ``largest_misfit`` is that of the largest size. ``round_trip_s`` is that of
     an empty request between the same workers, the median over launches of medians; the rest of α
     is what a fetch of Dask costs by itself. It is nan where it was not measured, and for all
     fetches at once.
@@ -81,6 +83,7 @@ class LinkModel:
     error_p90: float = float("nan")
     misfit: float = float("nan")
     misfit_bytes: int = 0
+    largest_misfit: float = float("nan")
     round_trip_s: float = float("nan")
 
     @property
@@ -158,18 +161,18 @@ def _model(
         reason = "latency takes most of the time of even the largest size; fetch larger ones"
         return LinkModel(**known, reason=reason)
     # Each part's transfers are predicted by the other parts.
-    errors = np.empty(0)
+    errors = np.full(len(nbytes), np.nan)
     for number, member in enumerate(members if len(members) > 1 else ()):
         alpha, slope = np.median(np.delete(fits, number, axis=0), axis=0)
-        errors = np.append(errors, np.abs((alpha + nbytes[member] * slope) / seconds[member] - 1))
+        errors[member] = np.abs((alpha + nbytes[member] * slope) / seconds[member] - 1)
+    is_known = ~np.isnan(errors)
     if parts == "launch" and not is_cut:
         known |= _interval(fits)
     return LinkModel(
         **known,
         alpha_s=float(alpha_s),
         beta_Bps=float(1 / seconds_per_byte),
-        error_median=float(np.median(errors)) if len(errors) else float("nan"),
-        error_p90=float(np.quantile(errors, 0.9)) if len(errors) >= 10 else float("nan"),
+        **_error_quantiles(nbytes[is_known], errors[is_known]),
         **_misfit(nbytes, np.log(seconds / (alpha_s + nbytes * seconds_per_byte))),
     )
 
@@ -204,29 +207,59 @@ def fit(nbytes: np.ndarray[Any, Any], seconds: np.ndarray[Any, Any]) -> tuple[fl
     (0.001, 1000000000)
     """
     # Scale both parameters to be near 1.
-    scale = np.array([np.quantile(seconds, 0.1), np.median(seconds / nbytes)])
+    scale = np.array([np.quantile(seconds, 0.1), np.min(seconds / nbytes)])
     terms = np.column_stack([np.ones_like(nbytes), nbytes]) * scale
-    logs = np.log(seconds)
+    logs, weights = np.log(seconds), _weights(nbytes)
     solution = scipy.optimize.least_squares(
         lambda x: np.log(terms @ x) - logs,
         np.ones(2),
         jac=lambda x: terms / (terms @ x)[:, None],
-        bounds=(0, np.inf), loss="soft_l1", f_scale=_OUTLIER, xtol=1e-12, ftol=1e-12,
+        bounds=(0, np.inf), loss=lambda squares: weights * _soft_l1(squares), f_scale=_OUTLIER,
+        xtol=1e-12, ftol=1e-12,
     )  # fmt: skip
     alpha_s, seconds_per_byte = solution.x * scale
     return float(alpha_s), float(seconds_per_byte)
 
 
+def _soft_l1(squares: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return the loss and its two derivatives, shape (3, n): scipy's has no weights."""
+    root = np.sqrt(1 + squares)
+    return np.array([2 * (root - 1), 1 / root, -0.5 / root**3])
+
+
+def _octaves(nbytes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    # Serialized sizes differ by some bytes.
+    return np.asarray(np.log2(nbytes).round())
+
+
+def _weights(nbytes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return weights with the mean 1 and the same sum for each octave of sizes."""
+    counts: np.ndarray[Any, Any]
+    _, octave, counts = np.unique(_octaves(nbytes), return_inverse=True, return_counts=True)
+    return len(nbytes) / len(counts) / counts[octave]
+
+
+def _error_quantiles(nbytes: np.ndarray[Any, Any], errors: np.ndarray[Any, Any]) -> dict[str, Any]:
+    """Return the quantiles of errors of which there are enough."""
+    levels = {"error_median": (0.5, 1), "error_p90": (0.9, 10)}
+    return {
+        name: float(np.quantile(errors, q, weights=_weights(nbytes), method="inverted_cdf"))
+        for name, (q, least) in levels.items()
+        if len(errors) >= least
+    }
+
+
 def _misfit(nbytes: np.ndarray[Any, Any], rest: np.ndarray[Any, Any]) -> dict[str, Any]:
     """Return the misfit of transfers whose times are exp(`rest`) times those predicted."""
-    # Serialized sizes differ by some bytes.
-    table = pd.DataFrame({"nbytes": nbytes, "rest": rest, "octave": np.log2(nbytes).round()})
-    octaves = table.groupby("octave")
+    octaves = pd.DataFrame({"nbytes": nbytes, "rest": rest}).groupby(_octaves(nbytes))
     medians = octaves.median()[octaves.size() >= MIN_TRANSFERS]
     if medians.empty:
         return {}
     worst = medians.loc[medians["rest"].abs().idxmax()]
-    return {"misfit": float(np.exp(worst["rest"])), "misfit_bytes": int(worst["nbytes"])}
+    return {
+        "misfit": float(np.exp(worst["rest"])), "misfit_bytes": int(worst["nbytes"]),
+        "largest_misfit": float(np.exp(medians["rest"].iloc[-1])),
+    }  # fmt: skip
 
 
 def _interval(fits: Any) -> dict[str, float]:

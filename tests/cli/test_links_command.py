@@ -5,6 +5,7 @@ import itertools
 import json
 
 import builders
+import numpy as np
 import pandas as pd
 import processes
 import pytest
@@ -17,17 +18,20 @@ HOSTS = 4
 RATE = 100e6
 
 
-def measured(recorded, slow=(), n=3, trips_ms=None, n_trips=3, again=(), only_alone=None, **given):
+def measured(
+    recorded, slow=(), n=3, trips_ms=None, n_trips=3, again=(), only_alone=None, hosts=HOSTS,
+    **given,
+):  # fmt: skip
     """Return the report of hosts whose links have a rate, and those that are `slow` a fifth.
 
     A request takes 2 ms, or `trips_ms` of its two hosts. A third of the pairs is measured alone,
     or `only_alone`.
     """
-    case = builders.case(workload="links", n_workers=HOSTS, params={"sizes": [1, 8_000_000]})
+    case = builders.case(workload="links", n_workers=hosts, params={"sizes": [1, 8_000_000]})
     records = [builders.sample(case, 0.08, layer="rounds", payload_bytes=8_000_000)]
-    for host in range(HOSTS):
+    for host in range(hosts):
         records.append(builders.place(case, str(host), host=f"n{host}", host_id=f"boot {host}"))
-    for number, pair in enumerate(itertools.permutations(map(str, range(HOSTS)), 2)):
+    for number, pair in enumerate(itertools.permutations(map(str, range(hosts)), 2)):
         src, dst = pair
         seconds = 8e6 / RATE * (5 if pair in slow else 1)
         records += [
@@ -118,6 +122,30 @@ def test_a_slow_link_is_named_first_with_its_hosts(recorded):
     assert second.startswith(
         "transfers between workers 0 on n0 and 1 on n1, in rounds, take 5.0 times"
     )
+
+
+@pytest.mark.parametrize(
+    ("hosts", "has_others", "is_congestion"), [(2, False, False), (3, True, False), (4, True, True)]
+)
+def test_what_two_hosts_do_is_not_compared_with_that_of_others(
+    hosts, has_others, is_congestion, recorded
+):
+    report = measured(recorded, [("0", "1")], hosts=hosts, expected_Bps={"network": RATE})
+    assert report.outcome == "faulty"
+    text = lines(report)
+    assert ("Both are fast with others, and so is the way back" in text) == has_others
+    assert ("sender's egress, the receiver's ingress and the path can't be" in text) != has_others
+    assert ("While all others exchange" in text) == is_congestion
+    assert bool(json.loads(report.document())["share_in_rounds"]) == is_congestion
+
+
+def test_slow_links_are_in_neither_median(recorded):
+    slow = [("0", "1")]
+    report = measured(recorded, slow, hosts=2, only_alone=slow[0], expected_Bps={"network": RATE})
+    (row,) = report.classes.to_dict("records")
+    assert row["typical_Bps"] == pytest.approx(RATE)
+    assert np.isnan([row["alone_Bps"], row["share"]]).all()
+    assert row["slowest_Bps"] == pytest.approx(RATE / 5)
 
 
 def test_a_link_that_is_late_to_answer_is_named_though_its_rate_is_fine(recorded):

@@ -1,5 +1,6 @@
 """What there is besides the commands themselves: names, help, version, and how it is started."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -49,7 +50,7 @@ LONG = "a" * 300
         (f"profile {LONG}.py", 2, "there is no file"),
         (f"ab --base {LONG} merge", 2, "is neither a Python nor a commit"),
         (f"run merge --launcher external --scheduler {LONG}", 2, "File name too long"),
-        (f"compare RUN RUN --history {LONG}", 2, "has 0 of 0 runs"),
+        (f"compare RUN OTHER --history {LONG}", 2, "has 0 of 0 runs"),
         (f"check RUN --write-reference {LONG}", 1, "File name too long"),
         (f"export RUN --output {LONG} --commit HEAD --force", 1, "File name too long"),
     ],
@@ -58,8 +59,11 @@ def test_a_name_that_no_file_can_have_is_refused(arguments, status, message, tmp
     """As a name in a folder that only another user may search."""
     case = builders.case()
     given = {"environment": {"host": {"name": "node1"}}}
-    path = builders.written(tmp_path, [case], builders.launches(case, [1.0] * 6), **given).path
-    result = invoke(*arguments.replace("RUN", str(path)).split())
+    for name in ("RUN", "OTHER"):
+        records = builders.launches(case, [1.0] * 6)
+        path = builders.written(tmp_path, [case], records, id=name.lower(), **given).path
+        arguments = arguments.replace(name, str(path))
+    result = invoke(*arguments.split())
     assert result.exit_code == status
     assert isinstance(result.exception, SystemExit)
     assert message in result.stderr
@@ -73,6 +77,27 @@ def test_output_that_cannot_be_written_is_one_message():
         )  # fmt: skip
     assert ended.returncode == 1
     assert ended.stderr == "Error: can't write the output: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    ("encoding", "shown"),
+    [
+        ("latin-1", b"\n????"),
+        ("latin-1:backslashreplace", b"\\u2500"),
+        ("ascii", "\n────".encode()),
+        ("utf-8", "\n────".encode()),
+    ],
+)
+def test_characters_that_the_encoding_lacks_are_replaced(encoding, shown, tmp_path):
+    case = builders.case()
+    path = builders.written(tmp_path, [case], builders.launches(case, [1.0] * 6)).path
+    ended = subprocess.run(
+        [sys.executable, "-m", "commbench.cli", "report", path, "--verbose"],
+        env={**os.environ, "PYTHONIOENCODING": encoding}, capture_output=True,
+        timeout=processes.PATIENCE_SECONDS,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert shown in ended.stdout
 
 
 def test_list_has_all_kinds_of_plugins_and_the_faults_of_some(installed):

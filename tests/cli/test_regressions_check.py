@@ -323,10 +323,11 @@ def test_either_reading_or_writing_is_asked_for(arguments, path):
     assert "give either --reference FILE or --write-reference FILE" in error
 
 
-def test_junit_has_nothing_to_say_about_new_references(path, tmp_path):
+@pytest.mark.parametrize("option", [("--junit", "j.xml"), ("--undecided", "pass")])
+def test_options_of_checks_have_nothing_to_say_about_new_references(option, path, tmp_path):
     new = tmp_path / "new.toml"
-    error = usage_error(check(path, "--write-reference", new, "--junit", tmp_path / "j.xml"))
-    assert "--junit has what --reference finds" in error
+    error = usage_error(check(path, "--write-reference", new, *option))
+    assert f"{option[0]} is for --reference; leave it out" in error
     assert not new.exists()
 
 
@@ -365,13 +366,49 @@ def test_doubled_time_fails_unless_the_reference_is_too_uncertain(path, tmp_path
     known = {"value": "1.0", "lower": "", "upper": "", "spread": "0.05", "launches": "6"}
     assert check(path, "--reference", references(tmp_path, known)).exit_code == 3
     unsure = known | {"launches": "2", "spread": "0.5"}
-    assert check(path, "--reference", references(tmp_path, unsure)).exit_code == 0
+    result = check(path, "--reference", references(tmp_path, unsure))
+    assert result.exit_code == 4
+    assert "1 checked, 0 failed, 1 undecided" in result.stdout
+    assert "1 of 1 value can't show a slowdown of 1.5×" in result.stdout
+    assert "this passes: time of merge over tcp 10× and more" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("others", "options", "status", "kind"),
+    [
+        ([], [], 4, "failure"), ([], ["--undecided", "pass"], 0, "skipped"),
+        ([{}], [], 0, "skipped"), ([{}], ["--undecided", "fail"], 4, "failure"),
+        ([{"value": "1"}], ["--undecided", "fail"], 3, "failure"),
+    ],
+)  # fmt: skip
+def test_checks_that_can_show_no_slowdown_fail_as_those_of_ab(
+    others, options, status, kind, path, tmp_path
+):
+    unsure = {"lower": "", "upper": "", "spread": "0.3", "launches": "6"}
+    file, xml = references(tmp_path, unsure, *others), tmp_path / "junit.xml"
+    result = check(path, "--reference", file, "--junit", xml, *options)
+    assert result.exit_code == status, result.output
+    case, *_ = ElementTree.fromstring(xml.read_text()).findall("testcase")
+    assert "can't show a slowdown of 1.5×" in case.find(kind).get("message")
+
+
+def test_references_of_launches_that_differ_much_are_written_with_a_warning(tmp_path):
+    times = (1.0, 1.5, 2.1, 1.2, 1.9, 1.4)
+    records = builders.launches(CASES[0], times)
+    run = builders.written(tmp_path, CASES[:1], records, environment=NODE1).path
+    file = tmp_path / "new.toml"
+    result = check(run, "--write-reference", file)
+    assert (result.exit_code, result.stdout) == (0, f"{file}\n")
+    assert "warning: 1 of 1 value can't show a slowdown of 1.5×" in result.stderr
+    assert "time of merge over tcp 1.68×" in result.stderr
+    (said,) = references_of.repeated(references_of.read(file))
+    assert said.slowdown == pytest.approx(1.68, abs=0.005)
 
 
 def test_a_limit_of_the_file_outranks_the_spread(path, tmp_path):
     table = {"value": "1.9", "lower": "", "upper": "0.01", "spread": "0.5", "launches": "6"}
     assert check(path, "--reference", references(tmp_path, table)).exit_code == 3
-    assert check(path, "--reference", references(tmp_path, table | {"upper": ""})).exit_code == 0
+    assert check(path, "--reference", references(tmp_path, table | {"upper": ""})).exit_code == 4
 
 
 def test_launches_that_others_disturbed_are_left_out(path, tmp_path):

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from dataclasses import replace
 
 import builders
 import pytest
@@ -13,11 +14,11 @@ TCP = builders.case("tcp", "all-to-all", n_workers=3)
 UCX = builders.case("ucx", "all-to-all", n_workers=3)
 
 
-def swept(case, alpha_s, beta_Bps, launches=6):  # noqa: N803
+def swept(case, alpha_s, beta_Bps, launches=6, sizes=SIZES):  # noqa: N803
     """Return exact fetches of all pairs, alone, and five times slower together."""
     records = [address(case, worker) for worker in "012"]
     pairs = itertools.permutations("012", 2)
-    for launch, (src, dst), size in itertools.product(range(launches), pairs, SIZES):
+    for launch, (src, dst), size in itertools.product(range(launches), pairs, sizes):
         seconds = alpha_s + size / (beta_Bps * (2 if (src, dst) == ("0", "1") else 1))
         for channel, factor in (("alone", 1), ("together", 5)):
             link = {"src": src, "dst": dst, "launch": launch, "channel": channel}
@@ -116,16 +117,45 @@ def test_run_without_enough_transfers_is_refused(reason, records, options, tmp_p
     assert "commbench run all-to-all" in error
 
 
-def test_pairs_that_cannot_be_fitted_are_dashes_with_the_reason(tmp_path):
+def test_pairs_that_cannot_be_fitted_are_left_out_with_the_reason(tmp_path):
     records = [
         record for record in swept(TCP, 1e-3, 5e8)
         if (getattr(record, "src", ""), getattr(record, "dst", "")) != ("2", "0")
         or record.nbytes == SIZES[-1]
     ]  # fmt: skip
     result = model(stored(tmp_path, [TCP], records), "--predict", "1MiB")
-    cells = row(result, "2 → 0", "alone: pairs")
-    assert cells == ["2 → 0", *"—" * 8]
-    assert "No model of 2 → 0: one size only; at least 3 are needed." in result.stdout
+    assert "\n2 → 0" not in result.stdout
+    why = "No model of 2 → 0: one size only; at least 3 are needed."
+    assert result.stdout.count(why) == 2
+
+
+def test_a_channel_without_a_model_is_one_sentence(tmp_path):
+    records = [
+        record for record in swept(TCP, 1e-3, 5e8)
+        if getattr(record, "channel", "") != "together" or record.nbytes == SIZES[-1]
+    ]  # fmt: skip
+    result = model(stored(tmp_path, [TCP], records))
+    assert row(result, "0 → 1", "alone: pairs")
+    (line,) = [line for line in result.stdout.splitlines() if "together" in line]
+    assert line.endswith(
+        "over tcp, together. No model of same host (6 pairs): one size only; at least 3 are needed."
+    )
+
+
+def test_a_bandwidth_that_the_largest_size_disproves_is_marked(run, tmp_path):
+    sizes = (1 << 10, 1 << 20, 2 << 20, 4 << 20, 16 << 20)
+    slower = [
+        replace(record, stop_s=2 * record.stop_s)
+        if getattr(record, "nbytes", 0) == sizes[-1] else record
+        for record in swept(TCP, 1e-3, 5e8, sizes=sizes)
+    ]  # fmt: skip
+    result = model(stored(tmp_path, [TCP], slower), "--predict", "16MiB")
+    for title, name in (("alone: classes", "same host"), ("alone: pairs", "1 → 0")):
+        cells = row(result, name, title)
+        assert (cells[3][-2:], cells[-1][-2:]) == (" !", " !")
+    meaning = "!: the largest size takes over 1.2 times as long"
+    assert " ".join(result.stdout.split()).count(meaning) == 4
+    assert "!" not in model(run, "--predict", "16MiB").stdout
 
 
 def test_folder_without_a_run_is_refused(tmp_path):

@@ -718,6 +718,7 @@ def test_a_control_that_few_launches_can_not_show_says_so():
         ])  # fmt: skip
 
     assert said(1.2, math.inf) == "2 comparisons find no difference (any can be missed)"
+    assert said(1180.0) == "no difference is found (any can be missed)"
     assert said(1.2) == "no difference is found (one below 1.2× can be missed)"
 
 

@@ -80,6 +80,16 @@ def test_where_comparisons_differ_the_worst_and_the_best_are_printed(recorded):
     assert f"{missed}; same within 1.64×." in resolution(run)
 
 
+def test_differences_of_over_ten_times_have_no_digits(recorded):
+    wild = [1.0, 900.0, 0.1, 300.0, 0.5, 7.0, 550.0, 2.0]
+    run = recorded(*builders.rivals({"tcp": wild, "mpi": wild[::-1]}))
+    (comparison,) = run.comparisons
+    assert 10 < comparison.detectable < math.inf
+    assert 10 < comparison.margin < math.inf
+    text = "Where no difference is shown, any of mpi vs tcp can be missed."
+    assert resolution(run) == text
+
+
 def test_a_report_of_few_launches_says_how_many_are_needed(recorded):
     # Those that are planned are no option to give.
     text = resolution(launches(recorded, 2))

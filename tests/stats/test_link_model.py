@@ -56,6 +56,24 @@ def test_latency_and_bandwidth_are_fitted_within_noise_and_intervals(alpha, beta
     assert model.half_bytes == pytest.approx(model.alpha_s * model.beta_Bps)
 
 
+@pytest.mark.parametrize("launches", [1, 4])
+def test_few_large_transfers_determine_the_bandwidth(launches, recorded):
+    """The traffic shaper lets a burst of 64 KiB pass at once; nine in ten transfers are small."""
+    records = [
+        each
+        for size, n, seconds in ((1, 60, 1e-3), (64 * KIB, 33, 1.5e-3), (8 * MIB, 3, 8 * MIB / 3e7))
+        for each in sweep(seconds, np.inf, sizes=[size] * n, launches=launches)
+    ]
+    model = pair(recorded, records + ends(launches))
+    assert model.beta_Bps == pytest.approx(3e7, rel=0.15)
+    assert model.predict_s(8 * MIB) == pytest.approx(8 * MIB / 3e7, rel=0.15)
+    assert model.largest_misfit == pytest.approx(1, abs=0.15)
+    assert model.misfit_bytes == 64 * KIB
+    # A third of the sizes fits badly, however few of the transfers that are.
+    assert model.error_median < 0.15
+    assert model.error_p90 > 0.5
+
+
 def test_the_size_at_which_a_line_fits_worst_is_named(recorded):
     straight = pair(recorded, sweep() + ends())
     assert straight.misfit == pytest.approx(1, abs=0.05)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,6 +22,10 @@ _REMEDIES = {
     "direction": "both are fast with others, and so is the way back: check routes and shaping",
 }
 """The advice for each kind of ``stats.slow_pairs``."""
+_NO_OTHERS = (
+    "no others are compared, so the sender's egress, the receiver's ingress and the path can't be "
+    "told apart: check each, or measure a third one"
+)
 _DOUBT = "the workers at its ends may have been busy, not the link"
 _MAX_CAUSES, _MAX_NAMED = 3, 6
 """The maximum causes with a finding each, and named in the one about the others."""
@@ -50,7 +55,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
                 f"against {format_bandwidth(first.typical_Bps)})",
                 evidence=f"pairs: q50_Bps of {len(rows)} pairs against the others'",
                 effect=_effect(case, str(channel), rows),
-                remedy=_REMEDIES[str(first.kind)],
+                remedy=_remedy(case, first),
                 doubt=_DOUBT,
             )
         if more := [str(cause) for cause, _ in causes[_MAX_CAUSES:]]:
@@ -73,6 +78,13 @@ def find(case: CaseRecords) -> Iterator[Finding]:
             remedy=_REMEDIES[str(first.kind)],
             doubt=_DOUBT,
         )
+
+
+def _remedy(case: CaseRecords, slow: pd.Series[Any]) -> str:
+    pairs = case.rows(case.run.pairs)
+    pairs = pairs[(pairs["channel"] == slow["channel"]) & (pairs["link"] == slow["link"])]
+    has_others = len({*pairs["src"], *pairs["dst"]}) > 2
+    return _REMEDIES[str(slow["kind"])] if has_others or slow["kind"] == "all" else _NO_OTHERS
 
 
 def _effect(case: CaseRecords, channel: str, slow: pd.DataFrame) -> Effect:

@@ -26,6 +26,8 @@ from commbench.stats.inference import CONFIDENCE
 from commbench.stats.sequential import N_LOOKS, look_level
 
 _LOOK = " (and the interval of that level), because a run with a budget is looked at several times"
+LARGE = 10
+"""The ratio beyond which a limit of differences is none."""
 _BUDGET_FACTOR = 1.5
 """How many times the budget is suggested that was too short for a verdict."""
 
@@ -85,8 +87,8 @@ def _resolution(run: Run) -> str:
             f"This run can't tell any {what} apart: it has {plural(known[0].n_launches, 'launch')} "
             f"per case, and needs {n_launches}{f' ({design})' * (not is_planned)}."
         )
-    open_ = [c for c in able if c.verdict == "inconclusive"]
-    unable = [c for c in known if c not in able and c.verdict == "inconclusive"]
+    open_ = [c for c in able if c.verdict == "inconclusive" and c.detectable <= LARGE]
+    unable = [c for c in known if c.verdict == "inconclusive" and c.detectable > LARGE]
     if not open_ and not unable:
         return ""
     missed = []
@@ -103,7 +105,8 @@ def _resolution(run: Run) -> str:
         missed.append(f"any of {pair}{more}")
     margin = max(c.margin if c.margin >= 0 else math.inf for c in (*open_, *unable))
     # Rounded down, it would not hold.
-    holds = f"; same within {math.ceil(100 + 100 * margin) / 100:.2f}×" if margin < math.inf else ""
+    within = math.ceil(100 + 100 * margin) / 100 if margin < math.inf else margin
+    holds = f"; same within {within:.2f}×" if within <= LARGE else ""
     return f"Where no difference is shown, {' and '.join(missed)} can be missed{holds}."
 
 
@@ -259,6 +262,17 @@ def _interval(low: float, high: float) -> Quantity:
 def times(ratio: float) -> Quantity:
     """Return a ratio of times, or a dash if it is nan."""
     return Quantity("—" if math.isnan(ratio) else f"{multiple(ratio)}×", ratio)
+
+
+def at_most(ratio: float) -> str:
+    """Return a limit of ratios, whose digits say nothing if it is large.
+
+    Examples
+    --------
+    >>> at_most(1.25), at_most(51.5)
+    ('1.25×', '10× and more')
+    """
+    return f"{LARGE:g}× and more" if ratio > LARGE else f"{multiple(ratio)}×"
 
 
 def multiple(ratio: float) -> str:
