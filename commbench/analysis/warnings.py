@@ -62,7 +62,8 @@ _ITERATION = ["case_id", "launch", "iteration"]
 MESSAGE_BYTES = 1000
 """More than a message about a task has."""
 _LEAST_RECORDED = 0.5
-"""The share of a script's time from which the rest is not named."""
+_REST_S = 5.0
+"""The share of a script's time from which the rest is not named, and the shortest that is."""
 _MIN_COVERAGE = 0.95
 _TICK_HZ = 250
 """The ticks per second of most distributions' kernels."""
@@ -146,13 +147,16 @@ def unobserved(run: Run) -> Iterator[str]:
     manifest = run.manifest
     seconds = float(run.regions["seconds"][run.regions["parent"] < 0].sum())
     others = manifest.n_other_clients
-    if not others and not seconds < _LEAST_RECORDED * manifest.script_s:
+    is_little = seconds < min(_LEAST_RECORDED * manifest.script_s, manifest.script_s - _REST_S)
+    if not (others or is_little):
         return
     text = f"{format_seconds(seconds)} of the script's {format_seconds(manifest.script_s)} are "
     text += "recorded, while its first client was connected"
     if others:
         text += f"; {others} later {'one was' if others == 1 else 'ones were'} not: each Client() "
         text += "takes time, so use one for all, or record the others by commbench.profile(client)"
+    else:
+        text += "; the rest is what it did before and after, with the start of its cluster"
     yield text
 
 

@@ -57,6 +57,7 @@ def diagnose(
     from commbench.reports import findings as sentences
     from commbench.reports import json, terminal
     from commbench.reports.sections import heading
+    from commbench.reports.sections.provenance import failures_opening
 
     known = [*registry.names("rule"), "any"]
     for name in fail_on or ():
@@ -82,7 +83,7 @@ def diagnose(
         parts = [*sentences.details(data)] or [nothing]
         notes = [
             *warnings.guarded(warnings.unobserved, data), *warnings.guarded(warnings.raised, data),
-            *data.failures["message"], *data.rule_problems,
+            *failures_opening(data), *data.rule_problems,
         ]  # fmt: skip
         for why in dict.fromkeys(lacking.values()):
             names = ", ".join(data.case_names[each] for each in lacking if lacking[each] == why)

@@ -14,6 +14,7 @@ from commbench.model.units import format_seconds
 from commbench.reports.sections import Quantity, Section, Table, some
 from commbench.reports.sections.differences import slowdowns
 from commbench.stats.inference import MIN_LAUNCHES
+from commbench.stats.statements import line
 from commbench.stats.worker_profile import FAILED
 
 MAX_NAMES = 3
@@ -206,10 +207,8 @@ def _where_time_goes(run: Run, case_id: str) -> Iterator[str]:
         if len(statements) > 1:
             longest = statements[statements["code"] != ""].head(MAX_NAMES)
             listed = ", ".join(
-                f"{line} {format_seconds(seconds)}"
-                for line, seconds in zip(
-                    longest["code"].str.partition(" ")[0], longest["seconds"], strict=True
-                )
+                f"{line(code)} {format_seconds(seconds)}"
+                for code, seconds in zip(longest["code"], longest["seconds"], strict=True)
             )
             text += f" The cluster is busy longest for {listed}." * bool(listed)
         rows = records.measured_rows("activities")

@@ -141,18 +141,18 @@ def comparisons(run: Run, min_effect: float | None = None) -> list[Comparison]:
 
 def _is_unequal(runs: tuple[Run, Run], one: Side, two: Side, min_effect: float) -> bool:
     """Return whether two sides moved other bytes or, in one run, ran more tasks: other work."""
+    clusters = [each.case.cluster for each in (one, two)]
+    if len({each.n_workers for each in clusters}) > 1:
+        return False
     # A commit or a setting may need fewer tasks for the same result.
-    if runs[0] is runs[1] and one.layer == "workload" and one.case.settings == two.case.settings:
-        few, many = sorted(
-            runs[0].tasks_per_iteration.get(each.case.id, math.nan) for each in (one, two)
-        )
-        if many - few > EQUAL_WORK * few:
+    is_one = runs[0] is runs[1] and one.case.settings == two.case.settings
+    # Comparisons with nan are false.
+    if is_one and len({each.threads_per_worker for each in clusters}) == 1:
+        n_tasks = [runs[0].tasks_per_iteration.get(each.case.id, math.nan) for each in (one, two)]
+        if one.layer == "workload" and max(n_tasks) - min(n_tasks) > EQUAL_WORK * min(n_tasks):
             return True
     less, more = sorted((one.moved_bytes, two.moved_bytes))
-    # Comparisons with nan are false.
     if not more - less > max(EQUAL_WORK * less, FEW_BYTES):
-        return False
-    if one.case.cluster.n_workers != two.case.cluster.n_workers:
         return False
     # Compression is to change the bytes on the wire.
     codings = [side.case.settings.get(COMPRESSION, "as it is") for side in (one, two)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -22,6 +23,18 @@ def tasks_per_iteration(run: Run) -> pd.Series[float]:
     return n.groupby(level="case_id").median()
 
 
+def line(code: str) -> str:
+    """Return the file and the line of a statement; of a cell of a notebook, all of it.
+
+    Examples
+    --------
+    >>> line("my job.py:7 x.compute()"), line("cell:1 y.compute()")
+    ('my job.py:7', 'cell:1 y.compute()')
+    """
+    known = re.match(r"(?!cell:)(.*?:[0-9]+)", code)
+    return known[1] if known else code
+
+
 def statements(run: Run) -> pd.DataFrame:
     """Return the statements that sent graphs, in the order of their time within each case.
 
@@ -29,8 +42,8 @@ def statements(run: Run) -> pd.DataFrame:
     -------
     DataFrame
         With ``case_id``, ``workload``, ``code`` ("" for graphs of libraries, tasks and other
-        clients); ``n_graphs``; ``seconds``, the time in which at least one of its graphs is with
-        the scheduler and has a task that has not ended; ``n_tasks`` that ran, ``task_seconds``,
+        clients); ``n_graphs``; ``seconds``, the time from when the scheduler begins to read one
+        of its graphs until the last task of this ends; ``n_tasks`` that ran, ``task_seconds``,
         their durations together, and ``name``, that of the tasks with most of them.
     """
     keys = ["case_id", "code"]

@@ -660,7 +660,7 @@ class _Observer:
             self._emit = AnonymousRecorder(recorder) if self._anonymize else recorder
             try:
                 cluster.client.run_on_scheduler(timing.keep_tasks, _MAX_TASKS)
-                earlier = timing.lost_workers(cluster.client, 0.0)
+                earlier = self._attempt(timing.lost_workers, cluster.client, 0.0) or ()
                 self._last_loss_s = max((at_s for at_s, *_ in earlier), default=0.0)
                 began, self._is_recording = time.perf_counter(), True
                 try:
@@ -926,10 +926,8 @@ class _Observer:
         self._cluster.update()
         if not self._open:
             self._n_tasks_before = timing.drain(client)
-            (*_,) = timing.take_graphs(client)
             return
         region, kept = self._open[-1], timing.tasks_kept(client)
-        self._report_losses(region)
         tasks = range(max(self._n_tasks_before, kept.start), kept.stop)
         if n_lost := tasks.start - self._n_tasks_before:
             self._fail(
@@ -939,22 +937,24 @@ class _Observer:
         with self._emit.region() as keep:
             for record in timing.collect(region.launch, region.number, tasks, self._cluster):
                 keep(record)
-            for batch in self._graphs(region):
-                keep(batch)
+        self._attempt(self._emit_graphs, region)
+        self._attempt(self._report_losses, region)
         self._n_tasks_before = tasks.stop
         client.run_on_scheduler(timing.forget_tasks, tasks.stop)
         # Those are of the collection.
         client.run(wire.forget_others)
 
-    def _graphs(self, region: _Open) -> Iterator[Batch]:
-        """Yield the graphs since the last switch."""
+    def _emit_graphs(self, region: _Open) -> None:
+        """Record the graphs since the last switch."""
         common = record_keys.keys(region.launch, region.number)
-        for graphs in timing.take_graphs(self._cluster.client):
-            number, client_ids, keys, received_s, n_tasks = map(list, zip(*graphs, strict=True))
-            yield Batch.from_columns(
-                Graph, **common, number=number, received_s=received_s, n_tasks=n_tasks,
-                code=[*map(self._submissions.code, client_ids, keys)],
-            )  # fmt: skip
+        with self._emit.region() as keep:
+            for graphs in timing.take_graphs(self._cluster.client):
+                number, client_ids, keys, received_s, n_tasks = map(list, zip(*graphs, strict=True))
+                code = [*map(self._submissions.code, client_ids, keys)]
+                keep(Batch.from_columns(
+                    Graph, **common, number=number, received_s=received_s, n_tasks=n_tasks,
+                    code=code,
+                ))  # fmt: skip
 
     def _launch(self, name: str) -> Launch:
         """Return the launch of the case for regions of this name; add it to the run if needed."""

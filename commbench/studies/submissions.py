@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import ast
 import linecache
+import os
+import re
 import sys
 import sysconfig
+import traceback
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
+
+from distributed.worker import thread_state
+
+from commbench.machine.environment import SECRETS
 
 _MAX_CHARACTERS = 80
 _PACKAGES = ("site-packages", "dist-packages")
@@ -46,8 +53,12 @@ class Submissions:
 
         def sent(*args: Any, **kwargs: Any) -> Any:
             code = _statement_above()
-            futures = send(*args, **kwargs)
-            self._sent.append((code, {*futures}))
+            # In the order in which threads send.
+            with getattr(self._client, "_refcount_lock", None) or nullcontext():
+                futures = send(*args, **kwargs)
+                # Futures would keep results.
+                with suppress(TypeError):
+                    self._sent.append((code, {*futures}))
             return futures
 
         self._client._graph_to_futures = sent
@@ -66,8 +77,10 @@ class Submissions:
         """
         if client_id != self._client.id:
             return ""
-        for position, (code, keys) in enumerate(self._sent):
-            if any(str(each) == key for each in keys):
+        # Other threads may send meanwhile.
+        for position in range(len(self._sent)):
+            code, keys = self._sent[position]
+            if key in keys or any(str(each) == key for each in keys if type(each) is not str):
                 for _ in range(position + 1):
                     self._sent.popleft()
                 return code
@@ -76,11 +89,14 @@ class Submissions:
 
 def _statement_above() -> str:
     """Return the innermost statement on this thread's stack that isn't a library's; or ""."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        if not _is_library(frame.f_code.co_filename):
-            return _statement(frame.f_code.co_filename, frame.f_lineno)
-        frame = frame.f_back  # type: ignore[assignment]
+    # Tasks in threads of this process may use the same client.
+    if hasattr(thread_state, "key"):
+        return ""
+    # Code may have any file name, also in a folder that is gone.
+    with suppress(Exception):
+        for frame, line in traceback.walk_stack(sys._getframe(1)):
+            if not _is_library(frame.f_code.co_filename):
+                return _statement(frame.f_code.co_filename, line)
     return ""
 
 
@@ -88,17 +104,23 @@ def _statement_above() -> str:
 def _is_library(file: str) -> bool:
     path = Path(file)
     is_installed = any(name in path.parts for name in _PACKAGES)
-    return file.startswith("<frozen") or is_installed or str(path.resolve()).startswith(_LIBRARIES)
+    return (
+        file.startswith("<frozen") or is_installed or os.path.realpath(file).startswith(_LIBRARIES)
+    )
 
 
 @lru_cache(maxsize=10_000)
 def _statement(file: str, line: int) -> str:
-    """Return the name of a file, and the number and the text of the statement at a line."""
+    """Return the name of a file, and the number and the text of the statement at a line.
+
+    The text has no passwords in URLs, and no strings if a name in it is that of a secret.
+    """
     lines = linecache.getlines(file)
-    first, last = next(
-        (each for each in _extents("".join(lines)) if each[0] <= line <= each[1]), (line, line)
-    )
-    text = " ".join(map(str.strip, lines[first - 1 : last]))
+    around = (each for each in _extents("".join(lines)) if each[0] <= line <= each[1])
+    first, last = next(around, (line, line))
+    text = re.sub(r"//[^/@\s]+@", "//…@", " ".join(map(str.strip, lines[first - 1 : last])))
+    if SECRETS.search(text):
+        text = re.sub(r"""(["'])(?:\\.|(?!\1).)*\1""", r"\1…\1", text)
     if len(text) > _MAX_CHARACTERS:
         text = f"{text[: _MAX_CHARACTERS - 1]}…"
     name = "cell" if "ipykernel" in file or file.startswith("<ipython") else Path(file).name
@@ -110,10 +132,10 @@ def _extents(source: str) -> list[tuple[int, int]]:
     """Return the first and last lines of the statements that contain no others."""
     try:
         tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
         return []
     return [
         (each.lineno, each.end_lineno or each.lineno)
         for each in ast.walk(tree)
-        if isinstance(each, ast.stmt) and not hasattr(each, "body")
+        if isinstance(each, ast.stmt) and not (hasattr(each, "body") or hasattr(each, "cases"))
     ]

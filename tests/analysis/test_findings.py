@@ -814,8 +814,9 @@ def test_tasks_that_depend_on_each_other_leave_threads_without_a_task():
     # Tasks that wait for others have left their threads.
     seceded = launches(*(activity(case, "execute", "seceded", 5.0, worker=w) for w in "01"))
     waiting = found(case, [*iterations(case), *chain, *seceded])["parallelism"]
-    assert waiting.statement.startswith("0.5 tasks of each worker wait for others that they submit")
-    assert waiting.remedy.startswith("in tasks, submit all calls before the first result()")
+    assert waiting.statement.startswith("0.5 tasks of each worker have left their threads")
+    assert waiting.remedy.startswith("if they wait for tasks that they submit, submit all of")
+    assert waiting.remedy.endswith(f"else {finding.remedy}")
     assert "while any task runs, 1.0 run at once on 4 task threads" in finding.statement
     assert finding.effect.share == pytest.approx(0.75)
     assert finding.remedy.startswith("make more partitions or chunks, or ")
@@ -942,6 +943,13 @@ def test_computations_one_after_another_leave_pauses():
         assert "successive" not in found(
             CASE, [*iterations(CASE), *in_turns(11, 0.4, graphs=graphs)]
         )
+    # A computation may begin with a fetch.
+    fetches = launches(*(transfer(CASE, 0.9 * k - 0.01, 0.9 * k, 10**6) for k in range(1, 11)))
+    each += fetches
+    assert found(CASE, each)["successive"].effect.share == pytest.approx(0.39, abs=0.01)
+    # Graphs that were sent ahead don't wait for the client.
+    ahead = launches(*(builders.graph(CASE, k, 0.0) for k in range(11)))[:11]
+    assert "successive" not in found(CASE, [*each, *ahead])
     # Loops that unpickle data don't wait for the client.
     for part in ({"cpu_seconds": 9.0}, {"wait_seconds": 9.0}):
         working = changed(iterations(CASE), "loop", worker="0", **part)
@@ -1021,7 +1029,8 @@ def test_data_that_are_read_again_with_other_columns_may_be_the_same():
     tasks = [*reads(0, 0.0), *reads(1, 3.0)]
     finding = found(CASE, [*iterations(CASE), *launches(*tasks, *graphs)])["recomputed"]
     assert finding.statement == (
-        "2 of 4 tasks per iteration read as many pieces as an earlier computation did, which takes "
+        "2 of 4 tasks per iteration may read data again, as many pieces as an earlier computation, "
+        "which takes "
         "30% of the task threads' time: read-csv, by a.py:8"
     )
     assert (finding.effect.low, finding.effect.high) == pytest.approx((0.0, 0.3))
@@ -1029,10 +1038,13 @@ def test_data_that_are_read_again_with_other_columns_may_be_the_same():
     # Without the statements, the rest remains.
     statement = found(CASE, [*iterations(CASE), *launches(*tasks)])["recomputed"].statement
     assert statement.endswith("time: read-csv")
-    # Other numbers of pieces, one graph, functions of client.submit and other names don't count.
+    # Other numbers of pieces, one graph, functions of client.submit and other names don't count,
+    # and neither does a single piece.
+    single = [*iterations(CASE), *launches(*reads(0, 0.0, n=1), *reads(1, 3.0, n=1))]
+    assert "recomputed" not in found(CASE, single)
     for others in (
         reads(1, 3.0, n=3), reads(0, 3.0, key="('other', {k})"), reads(1, 3.0, key="read-{k}-1"),
-        reads(1, 3.0, name="add"), reads(-1, 3.0),
+        reads(1, 3.0, name="spread-add"), reads(-1, 3.0), reads(1, 3.0, n=1),
     ):  # fmt: skip
         read = [*iterations(CASE), *launches(*reads(0, 0.0), *others)]
         assert "recomputed" not in found(CASE, read)

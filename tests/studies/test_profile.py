@@ -331,6 +331,24 @@ def own(tmp_path):
         yield client
 
 
+def test_a_worker_that_is_lost_with_tasks_or_results_is_reported(own, tmp_path):
+    with commbench.profile(own, output=tmp_path) as run:
+        # Workers that nobody misses, and those that the user restarts with their tasks, are not.
+        kill_one(own)
+        waiting = own.submit(time.sleep, 60, pure=False)
+        processes.until(lambda: any(own.processing().values()), "a task")
+        own.restart_workers([*own.nthreads()])
+        del waiting
+        assert run.failures.empty
+        with run.region("lost"):
+            kept = own.map(abs, range(4))
+            wait(kept)
+            kill_one(own)
+            assert own.gather(kept) == [0, 1, 2, 3]
+    (loss,) = run.failures["message"]
+    assert re.match(r"a worker was lost, with [1-4] results\. If its nanny wrote that it exc", loss)
+
+
 def kill_one(client):
     """Kill the process of worker 0, and wait until the scheduler has its successor."""
     (address,) = [
@@ -363,9 +381,8 @@ def test_a_worker_that_is_killed_changes_no_exception_and_keeps_its_name(own, tm
     with pytest.raises(ValueError, match="mine") if error else contextlib.nullcontext():
         run_code()
     (run,) = runs
-    # What it had computed for nobody any more is no loss.
-    (loss,) = run.failures["message"]
-    assert loss.startswith("a worker was lost. If its nanny wrote that it exceeded its memory")
+    # It had nothing that anybody wanted.
+    assert run.failures.empty
     assert set(run.regions["name"]) == {"code", "before", "after"}
     names = {*run.transfers["src"], *run.transfers["dst"], *run.tasks["worker"]}
     assert names == {"0", "1"}

@@ -1,8 +1,13 @@
 import json
 import linecache
+import sys
 import tempfile
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from distributed.worker import thread_state
 
 from commbench.studies.submissions import Submissions
 
@@ -87,6 +92,75 @@ def test_code_that_is_no_file_or_has_an_error_has_the_number_of_a_line(client, f
         assert sent(client, lambda c: exec(code, {"c": c})) == statement
     finally:
         del linecache.cache[file]
+
+
+def test_a_statement_in_a_match_is_that_of_its_case(client):
+    def compute(client):
+        match 1:
+            case 1:
+                client._graph_to_futures({}, [("x", 1)])  # case
+
+    assert sent(client, compute) == line("case")
+
+
+def test_code_in_a_folder_that_is_gone_goes_on(client, tmp_path, monkeypatch):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    code = compile("c._graph_to_futures({}, [('x', 1)])", "job.py", "exec")
+    assert sent(client, lambda c: exec(code, {"c": c})) in ("", "job.py:1")
+
+
+def test_secrets_in_a_statement_are_not_recorded(client):
+    def compute(client, **options):
+        client._graph_to_futures({"to": "db://me:pw@host/t"}, [("x", 1)])  # address
+
+    assert sent(client, compute) == line("address").replace("me:pw", "…")
+
+    def compute(client, **options):
+        client._graph_to_futures({"secret": 'a"b', "n": 1}, ['x', "('x', 1)"])  # fmt: skip
+
+    assert 'a"b' not in sent(client, compute)
+
+
+def test_graphs_of_several_threads_have_their_statements(client):
+    client._refcount_lock = threading.RLock()
+    arrived = []
+
+    def send(graph, keys):
+        arrived.extend(keys)
+        time.sleep(0)
+        return dict.fromkeys(keys)
+
+    client._graph_to_futures = send
+    submissions = Submissions(client)
+
+    def submit(name):
+        for number in range(500):
+            if name == "one":
+                client._graph_to_futures({}, [f"{name}-{number}"])  # one
+            else:
+                client._graph_to_futures({}, [f"{name}-{number}"])  # two
+
+    with submissions.recorded(), ThreadPoolExecutor(2) as threads:
+        interval, _ = sys.getswitchinterval(), sys.setswitchinterval(1e-6)
+        try:
+            for done in [threads.submit(submit, name) for name in ("one", "two")]:
+                done.result()
+        finally:
+            sys.setswitchinterval(interval)
+    assert len(arrived) == 1000
+    codes = [(key, submissions.code(client.id, key)) for key in arrived]
+    assert codes == [(key, line(key.partition("-")[0])) for key in arrived]
+
+
+def test_graphs_that_tasks_of_this_process_send_are_not_the_users(client):
+    thread_state.key = "task"
+    try:
+        assert sent(client, lambda c: c._graph_to_futures({}, [("x", 1)])) == ""
+    finally:
+        del thread_state.key
 
 
 def test_graphs_that_never_arrived_are_left_out(client):

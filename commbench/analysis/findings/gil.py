@@ -52,7 +52,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         effect=case.effect(saved) if is_known else case.effect(saved, 0 * saved),
         remedy="use processes instead of threads: "
         f"n_workers={n_workers * n_threads}, threads_per_worker=1 "
-        f"(dask worker: --nworkers {n_threads} --nthreads 1)",
+        f"(dask worker: {n_threads} times as many --nworkers, --nthreads 1)",
         doubt=f"each process has 1/{n_threads} of the memory, and what threads shared is sent; a "
         "lock in the tasks, a blocking read or a P2P shuffle's wait for the loop looks the same"
         + "; install gilknocker on the workers to tell"

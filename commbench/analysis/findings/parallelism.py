@@ -58,12 +58,16 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     seceded = case.activity("seceded", contexts=("execute",)).median()
     if seceded >= _LEAST:
         statement = (
-            f"{seceded:.1f} tasks of each worker wait for others that they submit, while "
-            f"{(in_tasks * n_threads).median():.1f} of {n_threads} task threads run one"
+            f"{seceded:.1f} tasks of each worker have left their threads and sleep (secede, "
+            f"worker_client, get_client), while {(in_tasks * n_threads).median():.1f} of "
+            f"{n_threads} task threads run one"
         )
         evidence = "activities: seceded; profile: idle"
-        remedy = "in tasks, submit all calls before the first result(), or call the functions "
-        remedy += "themselves; in nested estimators of scikit-learn, n_jobs=1 for the inner ones"
+        remedy = (
+            "if they wait for tasks that they submit, submit all of these before the first "
+            "result(), or call the functions themselves (n_jobs=1 in inner estimators of "
+            f"scikit-learn); else {remedy}"
+        )
     yield Finding(
         statement=statement,
         evidence=evidence,

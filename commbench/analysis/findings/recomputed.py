@@ -10,10 +10,13 @@ import pandas as pd
 from commbench.analysis.findings import CaseRecords, Rule, memory_pauses, spilling
 from commbench.model import Finding
 from commbench.model.units import format_bytes
+from commbench.stats.statements import line
 
 _LEAST = 0.1
 """The smallest effect: a worker that leaves takes some results with it."""
 _MAX_NAMED = 3
+_READS = r"(?:^|[-_])(?:read|open)(?:[-_]|$)"
+"""The names of tasks that read files, as ``read-csv`` and ``open_dataset-u``."""
 _WINDOW = ["launch", "iteration"]
 
 
@@ -49,7 +52,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     if effect.high >= _LEAST:
         yield Finding(
             statement=f"{len(reads) / n_windows:.0f} of {case.n_tasks:.0f} tasks per iteration "
-            "read as many pieces as an earlier computation did, which takes "
+            "may read data again, as many pieces as an earlier computation, which takes "
             f"{spent.median():.0%} of the task threads' time: {_most(reads)}"
             + _callers(case, reads),
             evidence="tasks: key, graph, start_s, stop_s",
@@ -64,10 +67,10 @@ def find(case: CaseRecords) -> Iterator[Finding]:
 def _reads_again(tasks: pd.DataFrame) -> pd.DataFrame:
     """Return the tasks that read a collection of as many pieces as one of an earlier graph."""
     is_piece = tasks["key"].astype("str").str.startswith("(") & (tasks["graph"] >= 0)
-    reads = tasks[is_piece & tasks["name"].astype("str").str.contains("read|open")]
+    reads = tasks[is_piece & tasks["name"].astype("str").str.contains(_READS)]
     n_pieces = reads.groupby([*_WINDOW, "graph", "name"], observed=True)["key"].transform("size")
     alike = reads.assign(n_pieces=n_pieces).groupby([*_WINDOW, "name", "n_pieces"], observed=True)
-    return reads[reads["graph"] > alike["graph"].transform("min")]
+    return reads[(n_pieces > 1) & (reads["graph"] > alike["graph"].transform("min"))]
 
 
 def _spent(case: CaseRecords, again: pd.DataFrame) -> tuple[pd.Series[float], pd.Series[float]]:
@@ -92,7 +95,7 @@ def _callers(case: CaseRecords, tasks: pd.DataFrame) -> str:
     """Return the lines of code that sent the graphs of these tasks, if they are known."""
     graphs = case.run.graphs
     codes = graphs["code"][graphs["number"].isin(tasks["graph"])].astype("str").unique()
-    lines = [*dict.fromkeys(code.partition(" ")[0] for code in codes if code)]
+    lines = [*dict.fromkeys(line(code) for code in codes if code)]
     more = f" and {len(lines) - _MAX_NAMED} more" * (len(lines) > _MAX_NAMED)
     return f", by {', '.join(lines[:_MAX_NAMED])}{more}" if lines else ""
 

@@ -24,12 +24,10 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     is_known = case.share("poll_s", process="scheduler").notna()
     busy = case.message_work("scheduler").where(is_known)
     rest = busy - case.scheduling
-    # Without tasks, the messages are requests.
-    if (
-        case.tasks.empty
-        or not rest.median() >= _LEAST
-        or any(map(case.findings, (gathered.RULE, blocked_loop.RULE)))
-    ):
+    is_other = any(map(case.findings, (gathered.RULE, blocked_loop.RULE)))
+    # Workloads without tasks send requests; a user's code may scatter data.
+    is_other |= case.tasks.empty and not case.run.is_user_code
+    if is_other or not rest.median() >= _LEAST:
         return
     waits = 0.0 if case.polling_takes_cores else case.share("loop_queue_s", process="scheduler")
     prepares = case.computing("client", "other") + case.scheduler_prepares

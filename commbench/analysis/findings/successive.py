@@ -56,8 +56,12 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     pauses = log["start_s"] - before
     is_pause = pauses >= _PAUSE_SECONDS
     if (tasks["graph"] >= 0).all():
-        # Others are within a computation.
-        is_pause &= log["graph"].notna() & ~log.duplicated([*window, "graph"])
+        # Others are within a computation. A fetch is for the next task.
+        log["graph"] = log.groupby(window)["graph"].bfill()
+        is_pause &= ~log.duplicated([*window, "graph"])
+        # Of chains that were sent ahead, each task may be a graph.
+        graphs = case.run.graphs.drop_duplicates("number").set_index("number")
+        is_pause &= ~(log["graph"].map(graphs["received_s"]) < before)
     by_window = pauses[is_pause].groupby([log.loc[is_pause, key] for key in window])
     n, paused_s = (
         each.reindex(case.wall_s.index, fill_value=0)

@@ -246,7 +246,10 @@ class _TaskStream(TaskStreamPlugin):  # type: ignore[misc]
         number, self._n_graphs = self._n_graphs, self._n_graphs + 1
         # A client is recognized by its id, and its call by any of the keys.
         key = str(next(iter(keys), ""))
-        self.graphs.append((number, client, key, time.time(), len(tasks)))
+        # Unpickling and ordering the graph, which come before, may take longest.
+        began = _others.get("stimulus_id", "").removeprefix("update-graph-")
+        received_s = float(began) if began.replace(".", "", 1).isdigit() else time.time()
+        self.graphs.append((number, client, key, received_s, len(tasks)))
         for each in tasks:
             self._numbers.setdefault(each, number)
 
@@ -259,7 +262,9 @@ class _TaskStream(TaskStreamPlugin):  # type: ignore[misc]
 
 
 def lost_workers(client: Any, since_s: float) -> list[tuple[float, str, int]]:
-    """Return when workers were lost, with the name of most of their tasks and the lost results.
+    """Return the time of each loss of a worker, the name of most of its tasks, and its results.
+
+    Workers without tasks and results, and those that a client restarted, are left out.
 
     Parameters
     ----------
@@ -270,13 +275,18 @@ def lost_workers(client: Any, since_s: float) -> list[tuple[float, str, int]]:
     def lost(since_s: float, dask_scheduler: Any) -> str:
         from dask.utils import key_split
 
-        rows = []
-        for at_s, event in dask_scheduler.get_events("all"):
-            is_loss = isinstance(event, dict) and event.get("action") == "remove-worker"
-            if is_loss and at_s > since_s and not event["expected"]:
-                names = Counter(map(key_split, event["processing-tasks"])).most_common(1)
-                name = str(names[0][0]) if names else ""
-                rows.append((at_s, name, len(event["lost-computed-tasks"])))
+        rows, events = [], dask_scheduler.get_events("all")
+        events = [(at_s, each) for at_s, each in events if isinstance(each, dict)]
+        restarts = (each for _, each in events if each.get("action") == "restart-workers")
+        restarted = {address for each in restarts for address in each.get("workers") or ()}
+        for at_s, event in events:
+            # Dask expects no worker to end that its nanny ends, as clusters do that scale down.
+            tasks, lost = event.get("processing-tasks"), event.get("lost-computed-tasks")
+            is_loss = event.get("action") == "remove-worker" and (tasks or lost)
+            is_wanted = event.get("expected", True) or event.get("worker") in restarted
+            if is_loss and not is_wanted and at_s > since_s:
+                names = Counter(map(key_split, tasks or ())).most_common(1)
+                rows.append((at_s, str(names[0][0]) if names else "", len(lost or ())))
         return json.dumps(rows)
 
     return [(*row,) for row in json.loads(client.run_on_scheduler(lost, since_s))]

@@ -61,6 +61,8 @@ _MAX_LONG_TURNS = 1000
 """The long turns of a region that are recorded one by one."""
 _TICK_S = 0.01
 """The longest time after which the kernel brings a running thread's time on a core up to date."""
+_CPU_CLOCK_S = 0.01
+"""The error of the CPU time of a long turn, at most."""
 _N_PAGES = 1024
 """The pages for which the time of a page fault is measured."""
 _WIRE_METER = wire.WireMeter.name
@@ -210,20 +212,23 @@ class TurnCounter:
         if self._selector is None:
             return
         select, clock, cpu_clock = self._selector.select, time.perf_counter, time.thread_time
-        selected, selected_cpu = math.inf, 0.0
+        selected, read_at, read_cpu = math.inf, 0.0, 0.0
 
         def counted(timeout: float | None = None) -> Any:
-            nonlocal selected, selected_cpu
+            nonlocal selected, read_at, read_cpu
             self.n_turns += 1
             if (seconds := clock() - selected) >= _LONG_TURN_S:
-                cpu_seconds = cpu_clock() - selected_cpu
+                cpu_seconds = min(seconds, cpu_clock() - read_cpu)
                 self.n_long += 1
                 self.long_seconds += seconds
                 self.long_cpu_seconds += cpu_seconds
                 ended_at_s = time.time()
                 self.long_turns.append((ended_at_s - seconds, ended_at_s, cpu_seconds))
             events = select(timeout)
-            selected, selected_cpu = clock(), cpu_clock()
+            selected = clock()
+            # It takes ten times as long as the other clock.
+            if selected - read_at > _CPU_CLOCK_S:
+                read_at, read_cpu = selected, cpu_clock()
             return events
 
         self._selector.select = counted

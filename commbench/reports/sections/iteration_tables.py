@@ -261,7 +261,7 @@ _OPENING = {"compute": "on core"}
 def profile_tables(run: Run) -> Iterator[Table]:
     """Yield the tables of tasks, task threads and event loops, if they were profiled."""
     if run.is_user_code and len(run.tasks):
-        if len(run.statements):
+        if (run.statements["n_tasks"] > 0).any():
             yield _statement_table(run)
         yield _task_table(run)
     shares = run.profile_shares
@@ -313,7 +313,7 @@ def _statement_table(run: Run, most: int = _MAX_TASKS) -> Table:
         )
     regions = {} if is_short else {"region": shown["workload"]}
     notes = (
-        "time: while one of its graphs is with the scheduler and has tasks left; those of several "
+        "time: from when the scheduler receives a graph until its last task ends; those of several "
         "statements overlap." * bool(regions),
         f"The first {len(shown)} of {len(known)}." * (len(shown) < len(known)),
     )

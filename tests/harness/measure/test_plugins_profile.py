@@ -421,7 +421,7 @@ def test_long_turns_of_a_loop_have_their_begin_and_end():
     # Neither the short call nor the wait for the next event is long.
     ((start_s, stop_s, cpu_s),) = asyncio.run(work())
     assert 0.015 <= start_s < stop_s
-    assert 0.3 <= stop_s - start_s < 0.6
+    assert stop_s - start_s >= 0.3
     # It sleeps for the rest.
     assert 0.05 <= cpu_s < 0.1
 
