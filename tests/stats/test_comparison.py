@@ -306,7 +306,11 @@ def moving(
 ):  # fmt: skip
     """Return a run with the bytes of its iterations by backend; the second takes twice as long."""
     cases = [
-        builders.case(backend, cluster=ClusterSpec(task_placement=placement, threads_per_worker=n))
+        builders.case(
+            backend,
+            cluster=ClusterSpec(task_placement=placement, threads_per_worker=n),
+            varied=("backend", *["threads"] * (len({*n_threads}) > 1)),
+        )
         for backend, n in zip(moved, n_threads, strict=True)
     ]
     records = [
