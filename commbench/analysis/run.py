@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from contextlib import suppress
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from pkgutil import resolve_name
@@ -244,7 +245,14 @@ class Run:
     @cached_property
     def findings(self) -> tuple[model.Finding, ...]:
         """Causes of slowness and their remedies: case by case, the largest effect first."""
-        return tuple(self._diagnosis[0])
+        n_times = self.measured["case_id"].value_counts()
+        # A script runs once.
+        once = {*n_times.index[n_times == 1]} if self.is_user_code else set()
+        return tuple(
+            replace(each, statement=each.statement.replace(" per iteration", ""))
+            if each.case_id in once else each
+            for each in self._diagnosis[0]
+        )  # fmt: skip
 
     @property
     def rule_problems(self) -> tuple[str, ...]:

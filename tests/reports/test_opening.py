@@ -258,6 +258,21 @@ def test_of_cases_that_are_compared_the_largest_cause_is_shown(recorded):
     assert shown == [["a", "a"]]
 
 
+def test_of_regions_the_one_that_can_save_the_most_time_comes_first():
+    cluster = ClusterSpec(launcher="user")
+    cases = [builders.case(workload=name, cluster=cluster) for name in ("short", "long")]
+    records = [
+        record for case, seconds in zip(cases, (1.0, 10.0), strict=True)
+        for record in (sample(case, seconds), builders.region(case, seconds), builders.end(case))
+    ]  # fmt: skip
+    run = builders.in_memory(cases, records)
+    vars(run)["findings"] = tuple(
+        builders.finding(case, rule=case.workload, effect=Effect(share=share))
+        for case, share in zip(cases, (0.6, 0.2), strict=True)
+    )
+    assert [each.rule for (each,) in findings.largest(run, 3)] == ["long", "short"]
+
+
 @pytest.mark.parametrize("has_finding", [True, False])
 def test_a_cause_of_the_fastest_is_named_or_warned_of(recorded, has_finding):
     cases, records = builders.rivals({"tcp": [3 * s for s in SAME], "mpi": SAME})

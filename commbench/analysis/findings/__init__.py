@@ -19,7 +19,6 @@ from commbench.stats import outer_regions
 if TYPE_CHECKING:
     from commbench.analysis.run import Run
 
-_EACH_TIME = " per iteration"
 __all__ = ["MIN_EFFECT", "SMALL_BYTES", "WAITS", "CaseRecords", "Rule", "find", "untested"]
 
 
@@ -36,14 +35,7 @@ def find(run: Run) -> tuple[list[Finding], list[str]]:
         for name in registry.names("rule"):
             try:
                 rule = registry.load("rule", name)
-                # A script runs once.
-                each_time = "" if run.is_user_code and len(records.wall_s) == 1 else _EACH_TIME
-                findings += (
-                    replace(
-                        each, rule=name, statement=each.statement.replace(_EACH_TIME, each_time)
-                    )
-                    for each in records.findings(rule)
-                )
+                findings += (replace(each, rule=name) for each in records.findings(rule))
             except ResultsError:
                 raise
             except Exception as error:  # noqa: BLE001 - it may be a third party's
