@@ -23,8 +23,8 @@ _REMEDIES = {
 }
 """The advice for each kind of ``stats.slow_pairs``."""
 _NO_OTHERS = (
-    "no others are compared, so the sender's egress, the receiver's ingress and the path can't be "
-    "told apart: check each, or measure a third one"
+    "no others are compared, so it may be the sender's egress, the receiver's ingress or the path: "
+    "check each, or measure a third one"
 )
 _DOUBT = "the workers at its ends may have been busy, not the link"
 _MAX_CAUSES, _MAX_NAMED = 3, 6
