@@ -348,7 +348,7 @@ def every_kind(case: Case) -> list[Record]:
         place(case), network(case, 9), idle(case), load(case), core_use(case), spill(case),
         setting(case, "a", "b"), thread_time(case), failure(case), end(case),
         activity(case, "execute", "thread-cpu", 0.2), long_turn(case, 0.0, 0.25),
-        process_use(case, 0.0, 1.5),
+        process_use(case, 0.0, 1.5), graph(case, 0, 0.5),
     ]  # fmt: skip
 
 
