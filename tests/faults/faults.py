@@ -183,7 +183,7 @@ FAULTS = {
                             also=("preparation", "gathered")),
     "recomputed": Fault(jobs=("graph", "array", "frame"), amounts=(2.0, 4.0, 3.0),
                         near_limit={"graph": 1.15}),
-    "read-again": Fault(rule="recomputed", jobs=("frame",), amounts=(2.0, 4.0, 3.0)),
+    "read-again": Fault(rule="recomputed", jobs=("index", "join", "frame"), amounts=(2.0, 4.0, 3.0)),
     "first-tasks": Fault(jobs=("graph", "array", "frame"), amounts=(1.0, 4.0, 2.0),
                          near_limit=dict.fromkeys(_JOBS, 0.25)),
     "successive": Fault(jobs=("graph", "array", "frame"), amounts=(30.0, 90.0, 60.0),
