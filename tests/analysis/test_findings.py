@@ -926,7 +926,9 @@ def in_turns(n, pause_s, first_s=0.0, graphs=itertools.repeat(-1)):  # noqa: B00
 
 def test_computations_one_after_another_leave_pauses():
     finding = found(CASE, [*iterations(CASE), *in_turns(11, 0.4)])["successive"]
-    assert finding.statement.startswith("10 times, 40% of the time together, no task runs")
+    assert finding.statement == (
+        "10 computations follow one after another, and 40% of the time no task runs"
+    )
     assert finding.effect.share == pytest.approx(0.4)
     # What the client does for each computation may be saved.
     works = launches(thread_time(CASE, "client", "other", cpu_seconds=7.0))

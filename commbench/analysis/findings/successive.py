@@ -55,17 +55,18 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     before = log.groupby(window)["stop_s"].cummax().groupby([log[key] for key in window]).shift()
     pauses = log["start_s"] - before
     is_pause = pauses >= _PAUSE_SECONDS
+    begins = is_pause
     if (tasks["graph"] >= 0).all():
-        # Others are within a computation. A fetch is for the next task.
+        # A fetch is for the next task. Of chains that were sent ahead, each task may be a graph.
         log["graph"] = log.groupby(window)["graph"].bfill()
-        is_pause &= ~log.duplicated([*window, "graph"])
-        # Of chains that were sent ahead, each task may be a graph.
         graphs = case.run.graphs.drop_duplicates("number").set_index("number")
-        is_pause &= ~(log["graph"].map(graphs["received_s"]) < before)
-    by_window = pauses[is_pause].groupby([log.loc[is_pause, key] for key in window])
+        is_ahead = log["graph"].map(graphs["received_s"]) < before
+        begins = is_pause & ~log.duplicated([*window, "graph"]) & ~is_ahead
+    keys = [log[key] for key in window]
+    # Tasks of other computations would also fill the pauses within one.
     n, paused_s = (
-        each.reindex(case.wall_s.index, fill_value=0)
-        for each in (by_window.size(), by_window.sum())
+        each.groupby(keys).sum().reindex(case.wall_s.index, fill_value=0)
+        for each in (begins, pauses.where(is_pause, 0.0))
     )
     paused = paused_s / case.wall_s
     effect = case.effect(np.minimum(paused, unused))
@@ -73,8 +74,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         return
     effect = case.effect(np.minimum(paused, unused), np.minimum(paused, idle))
     yield Finding(
-        statement=f"{n.median():.0f} times, {paused.median():.0%} of the time together, no task "
-        "runs until the next computation begins: computations follow one after another",
+        statement=f"{n.median():.0f} computations follow one after another, and "
+        f"{paused.median():.0%} of the time no task runs",
         evidence="tasks and transfers: start_s, stop_s, graph; profile: asleep of scheduler and "
         "workers; threads: cpu_seconds of the client",
         effect=effect,
@@ -86,6 +87,6 @@ def find(case: CaseRecords) -> Iterator[Finding]:
 
 RULE = Rule(
     title="computations one after another",
-    limit="20 % of the time, in ten pauses of 5 ms or more",
+    limit="20 % of the time, in pauses of 5 ms or more, ten of which end with a computation",
     find=find,
 )
