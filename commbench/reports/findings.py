@@ -13,8 +13,8 @@ from commbench.model import Finding
 from commbench.model.units import format_seconds
 from commbench.reports.sections import Quantity, Section, Table, some
 from commbench.reports.sections.differences import slowdowns
+from commbench.stats.graphs import line
 from commbench.stats.inference import MIN_LAUNCHES
-from commbench.stats.statements import line
 from commbench.stats.worker_profile import FAILED
 
 MAX_NAMES = 3

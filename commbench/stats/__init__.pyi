@@ -2,6 +2,7 @@
 
 from .comparison import MIN_EFFECT, MIN_SESSIONS, between, comparisons, least_launches
 from .efficiency import scaling
+from .graphs import statements, tasks_per_iteration
 from .inference import CONFIDENCE, MIN_LAUNCHES, median_interval
 from .layer_costs import LATENCY_MODES, additions, load_bandwidths, pingpong_mode, shown_sizes
 from .link_model import link_models
@@ -41,7 +42,6 @@ from .sequential import (
     unknown,
 )
 from .stability import drifts, spreads
-from .statements import statements, tasks_per_iteration
 from .stragglers import slow_latencies, slow_pairs
 from .summary import costs, idle_cores, launch_medians, summaries
 from .worker_profile import profile_shares, worker_profiles, worker_times

@@ -10,7 +10,7 @@ import pandas as pd
 from commbench.analysis.findings import CaseRecords, Rule, memory_pauses, spilling
 from commbench.model import Finding
 from commbench.model.units import format_bytes
-from commbench.stats.statements import line
+from commbench.stats.graphs import line
 
 _LEAST = 0.1
 """The smallest effect: a worker that leaves takes some results with it."""
