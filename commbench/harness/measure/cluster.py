@@ -241,13 +241,14 @@ class _TaskStream(TaskStreamPlugin):  # type: ignore[misc]
         self._numbers = dict[Any, int]()
 
     def update_graph(
-        self, _scheduler: Any, *, client: str, tasks: Any, keys: Any, **_others: Any
-    ) -> None:
+        self, _scheduler: Any, *, client: str, tasks: Any, keys: Any, stimulus_id: str = "",
+        **_others: Any,
+    ) -> None:  # fmt: skip
         number, self._n_graphs = self._n_graphs, self._n_graphs + 1
         # A client is recognized by its id, and its call by any of the keys.
         key = str(next(iter(keys), ""))
         # Unpickling and ordering the graph, which come before, may take longest.
-        began = _others.get("stimulus_id", "").removeprefix("update-graph-")
+        began = stimulus_id.removeprefix("update-graph-")
         received_s = float(began) if began.replace(".", "", 1).isdigit() else time.time()
         self.graphs.append((number, client, key, received_s, len(tasks)))
         for each in tasks:
