@@ -185,13 +185,15 @@ class Graph(_IterationRecord, table="graphs", in_parts=True):
 
     ``code`` is the file, the line and the text of the statement with that call: ``etl.py:7
     x.compute()``. It is "" if a library, a task or another client made the call. ``n_tasks``
-    includes those of earlier graphs that it contains. Times are on the scheduler's clock.
+    includes those of earlier graphs that it contains. ``nbytes`` is the pickled graph's size, with
+    the data in it; 0 if another client sent it. Times are on the scheduler's clock.
     """
 
     number: int
     received_s: float
     n_tasks: int
     code: str
+    nbytes: int
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 _FIRST = ("n_workers", "threads_per_worker", "device", "launcher", "hosts", "env")
 """The fields in the id of every case. Others are only included if they differ from their default,
 so that ids don't change when a field is added.

@@ -42,9 +42,10 @@ def statements(run: Run) -> pd.DataFrame:
     -------
     DataFrame
         With ``case_id``, ``workload``, ``code`` ("" for graphs of libraries, tasks and other
-        clients); ``n_graphs``; ``seconds``, the time from when the scheduler begins to read one
-        of its graphs until the last task of this ends; ``n_tasks`` that ran, ``task_seconds``,
-        their durations together, and ``name``, that of the tasks with most of them.
+        clients); ``n_graphs``, and their ``nbytes``; ``seconds``, the time from when the scheduler
+        begins to read one of its graphs until the last task of this ends; ``n_tasks`` that ran,
+        ``task_seconds``, their durations together, and ``name``, that of the tasks with most of
+        them.
     """
     keys = ["case_id", "code"]
     graphs = run.graphs.astype({"code": "str"}).sort_values("received_s", kind="stable")
@@ -56,7 +57,9 @@ def statements(run: Run) -> pd.DataFrame:
     number = group.ngroup().to_numpy()
     order = grouping.sort_order(number)
     start_s, stop_s = graphs[["received_s", "stop_s"]].to_numpy()[order].T
-    result = group.agg(workload=("workload", "first"), n_graphs=("number", "size"))
+    result = group.agg(
+        workload=("workload", "first"), n_graphs=("number", "size"), nbytes=("nbytes", "sum")
+    )
     result["seconds"] = grouping.union_lengths(start_s, stop_s, number[order])
     computed = tasks[tasks["action"] == "compute"]
     computed = computed.assign(seconds=computed["stop_s"] - computed["start_s"])

@@ -950,10 +950,10 @@ class _Observer:
         with self._emit.region() as keep:
             for graphs in timing.take_graphs(self._cluster.client):
                 number, client_ids, keys, received_s, n_tasks = map(list, zip(*graphs, strict=True))
-                code = [*map(self._submissions.code, client_ids, keys)]
+                sent = [*map(self._submissions.take, client_ids, keys)]
                 keep(Batch.from_columns(
                     Graph, **common, number=number, received_s=received_s, n_tasks=n_tasks,
-                    code=code,
+                    code=[code for code, _ in sent], nbytes=[nbytes for _, nbytes in sent],
                 ))  # fmt: skip
 
     def _launch(self, name: str) -> Launch:

@@ -16,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from distributed.utils import nbytes
 from distributed.worker import thread_state
 
 from commbench.machine.environment import SECRETS
@@ -30,7 +31,7 @@ _LIBRARIES = tuple(
 
 
 class Submissions:
-    """Records which statements make a client send graphs.
+    """Records which statements make a client send graphs, and how many bytes.
 
     Parameters
     ----------
@@ -40,14 +41,16 @@ class Submissions:
 
     def __init__(self, client: Any) -> None:
         self._client = client
-        self._sent = deque[tuple[str, set[Any]]]()
+        self._sent = deque[tuple[str, int, set[Any]]]()
+        self._nbytes = 0
 
     @contextmanager
     def recorded(self) -> Iterator[None]:
         """Record what the client sends."""
         # All of compute, persist, submit and map end there, in the thread that calls them.
         send = getattr(self._client, "_graph_to_futures", None)
-        if send is None:
+        to_scheduler = getattr(self._client, "_send_to_scheduler", None)
+        if send is None or to_scheduler is None:
             yield
             return
 
@@ -55,20 +58,31 @@ class Submissions:
             code = _statement_above()
             # In the order in which threads send.
             with getattr(self._client, "_refcount_lock", None) or nullcontext():
+                self._nbytes = 0
                 futures = send(*args, **kwargs)
                 # Futures would keep results.
                 with suppress(TypeError):
-                    self._sent.append((code, {*futures}))
+                    self._sent.append((code, self._nbytes, {*futures}))
             return futures
 
+        def counted(message: Any) -> Any:
+            with suppress(Exception):
+                # The pickled graph, by the version of Dask.
+                pickled = message.get("expr_ser")
+                frames = pickled.frames if pickled else message.get("graph_frames", ())
+                self._nbytes += sum(map(nbytes, frames))
+            return to_scheduler(message)
+
         self._client._graph_to_futures = sent
+        self._client._send_to_scheduler = counted
         try:
             yield
         finally:
             vars(self._client).pop("_graph_to_futures", None)
+            vars(self._client).pop("_send_to_scheduler", None)
 
-    def code(self, client_id: str, key: str) -> str:
-        """Return the statement that sent a graph, and forget the earlier ones.
+    def take(self, client_id: str, key: str) -> tuple[str, int]:
+        """Return the statement that sent a graph, and its bytes; forget the earlier ones.
 
         Parameters
         ----------
@@ -76,15 +90,15 @@ class Submissions:
             The client that sent the graph, and any of the keys that it asked for.
         """
         if client_id != self._client.id:
-            return ""
+            return "", 0
         # Other threads may send meanwhile.
         for position in range(len(self._sent)):
-            code, keys = self._sent[position]
+            code, n_sent, keys = self._sent[position]
             if key in keys or any(str(each) == key for each in keys if type(each) is not str):
                 for _ in range(position + 1):
                     self._sent.popleft()
-                return code
-        return ""
+                return code, n_sent
+        return "", 0
 
 
 def _statement_above() -> str:

@@ -9,7 +9,18 @@ from pathlib import Path
 import builders
 import pandas as pd
 import pytest
-from builders import activity, log_count, place, sample, setting, spill, task, thread_time, transfer
+from builders import (
+    activity,
+    graph,
+    log_count,
+    place,
+    sample,
+    setting,
+    spill,
+    task,
+    thread_time,
+    transfer,
+)
 
 from commbench import backends, model
 from commbench.analysis import findings
@@ -900,6 +911,18 @@ def test_data_in_few_tasks_keep_the_scheduler_busy():
     # A loop that was never idle may poll.
     unknown = iterations(CASE, scheduler=works | {"idle_n_turns": 0})
     assert "scheduler-data" not in found(CASE, [*unknown, *tasks])
+    # The bytes of a user's graphs are known, and the line that sent them.
+    little = iterations(CASE, scheduler=works | {"cpu_seconds": 0.9})
+    graphs = launches(*(
+        graph(CASE, k, 0.0, f"job.py:{k} x.compute()", nbytes=(k + 1) * 5_100_000, n_tasks=20)
+        for k in range(2)
+    ))  # fmt: skip
+    finding = found(CASE, [*little, *tasks, *graphs, *prepares])["scheduler-data"]
+    assert "carry 15.1 MB of data (most: job.py:1) through the scheduler" in finding.statement
+    assert (finding.effect.low, finding.effect.high) == pytest.approx((0.086, 0.186), abs=0.001)
+    # Many tasks make a large graph, too.
+    many = launches(graph(CASE, 0, 0.0, nbytes=15_000_000, n_tasks=3000))
+    assert "scheduler-data" not in found(CASE, [*little, *tasks, *many])
     # A seventh of the time is less than the limit, and so is what 2000 tasks take.
     for seconds, n in ((1.4, 20), (5.0, 2000)):
         some = iterations(CASE, scheduler=works | {"cpu_seconds": seconds})

@@ -61,7 +61,7 @@ def report(recorded):
 
 def test_the_run_has_suite_seed_version_and_environment(report):
     run = report["run"]
-    assert (run["suite"], run["seed"], run["schema_version"]) == ("made-up", 3, 4)
+    assert (run["suite"], run["seed"], run["schema_version"]) == ("made-up", 3, 5)
     assert (run["min_transfer_bytes"], run["side"]) == (1_000_000, "")
     assert run["environment"] == {"load_average": [None], "cpu": {"model": "x"}}
 

@@ -3,7 +3,7 @@ import json
 
 import builders
 import pytest
-from builders import failure, launches, message, sample, task, transfer, transport
+from builders import failure, graph, launches, message, sample, task, transfer, transport
 from shown import titled, titles
 
 from commbench.model import USER_CODE, ClusterSpec, Effect, registry
@@ -161,6 +161,19 @@ def test_tasks_of_a_users_code_are_in_a_row_per_name(recorded):
         ("train", "fit", "3", "9.00 s", "2.00 s", "90.0%"),
         ("train", "load", "1", "1.00 s", "1.00 s", "10.0%"),
     )
+
+
+def test_statements_have_the_bytes_of_large_graphs(recorded):
+    case = builders.case(workload="train", cluster=ClusterSpec(launcher=USER_CODE))
+    records = [task(case, 0, 1, graph=0), graph(case, 0, 0.0, "fit.py:1 fit()", nbytes=9_999_999)]
+    titles = ["region", "statement", "times", "time", "tasks", "most of it"]
+    shown = titled(recorded([case], records), "Where your code")
+    assert list(shown.columns) == titles
+    records += [task(case, 1, 2, graph=1), graph(case, 1, 1.0, "fit.py:2 x()", nbytes=10_000_000)]
+    shown = titled(recorded([case], records), "Where your code")
+    assert shown.note.endswith("sent: the pickled graphs, with the data in them.")
+    sent = list(shown.columns).index("sent")
+    assert [row[sent] for row in shown.rows] == ["10.0 MB", "10.0 MB"]
 
 
 def test_devices_have_separate_tables(recorded):

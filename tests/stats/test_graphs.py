@@ -7,12 +7,12 @@ CASE = builders.case(workload="job")
 
 def test_times_of_a_statement_are_those_of_its_graphs_with_tasks_left():
     records = [
-        graph(CASE, 0, 0.0, "a.py:1 x.compute()"),
+        graph(CASE, 0, 0.0, "a.py:1 x.compute()", nbytes=5),
         task(CASE, 1.0, 3.0, graph=0, name="read"),
         task(CASE, 3.0, 4.0, graph=0, name="sum"),
         # A fetch is no task, but part of the time.
         task(CASE, 4.0, 5.0, graph=0, name="sum", action="transfer"),
-        graph(CASE, 1, 2.0, "a.py:1 x.compute()"),
+        graph(CASE, 1, 2.0, "a.py:1 x.compute()", nbytes=6),
         task(CASE, 6.0, 7.0, graph=1, name="sum"),
         # What is computed already has no tasks.
         graph(CASE, 2, 8.0, "a.py:2 y.compute()"),
@@ -21,11 +21,11 @@ def test_times_of_a_statement_are_those_of_its_graphs_with_tasks_left():
         task(CASE, 9.0, 9.5, name="unknown"),
     ]
     table = builders.in_memory([CASE], records).statements
-    columns = ["code", "n_graphs", "n_tasks", "task_seconds", "name"]
+    columns = ["code", "n_graphs", "nbytes", "n_tasks", "task_seconds", "name"]
     assert table[columns].values.tolist() == [
-        ["a.py:1 x.compute()", 2, 3, 4.0, "read"],
-        ["", 1, 1, 1.0, "load"],
-        ["a.py:2 y.compute()", 1, 0, 0.0, ""],
+        ["a.py:1 x.compute()", 2, 11, 3, 4.0, "read"],
+        ["", 1, 0, 1, 1.0, "load"],
+        ["a.py:2 y.compute()", 1, 0, 0, 0.0, ""],
     ]
     assert table["seconds"].tolist() == pytest.approx([7.0, 1.0, 0.0])
     assert {*table["workload"]} == {"job"}

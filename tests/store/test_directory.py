@@ -185,8 +185,8 @@ def test_two_crashes_while_parts_are_removed_keep_each_record_once(
         (b'{"schema_version": 0}', "schema version 0"),
         (b'{"schema_version": 99, "new": 1}', "schema version 99"),
         (b'{"schema_version": 3}', "schema version 3"),
-        (b'{"schema_version": 4}', "damaged"),
-        (b'{"schema_version": 4, "id": "x", "suite": null}', "damaged"),
+        (b'{"schema_version": %d}' % model.SCHEMA_VERSION, "damaged"),
+        (b'{"schema_version": %d, "id": "x", "suite": null}' % model.SCHEMA_VERSION, "damaged"),
     ],
 )
 @pytest.mark.parametrize("read", [load, RunStore.reopen])

@@ -145,6 +145,7 @@ def test_every_task_has_a_graph_and_this_the_statement_that_sent_it(recorded):
     for code, line in zip(codes, sends, strict=True):
         assert re.fullmatch(rf"test_profile\.py:\d+ {re.escape(line)}", code)
     assert {*regions["iteration"]} == {1, 2}
+    assert (regions["nbytes"] > 0).all()
     assert 0 < run.statements["seconds"].sum() <= run.regions["seconds"].sum()
 
 

@@ -5,6 +5,7 @@ import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 from distributed.worker import thread_state
@@ -18,7 +19,11 @@ class Client:
     id = "Client-1"
 
     def _graph_to_futures(self, graph, keys):
+        self._send_to_scheduler(graph)
         return dict.fromkeys(keys)
+
+    def _send_to_scheduler(self, message):
+        pass
 
 
 @pytest.fixture
@@ -38,7 +43,7 @@ def sent(client, run):
     submissions = Submissions(client)
     with submissions.recorded():
         run(client)
-    return submissions.code(client.id, "('x', 1)")
+    return submissions.take(client.id, "('x', 1)")[0]
 
 
 def test_the_statement_is_the_innermost_of_the_code(client):
@@ -151,7 +156,7 @@ def test_graphs_of_several_threads_have_their_statements(client):
         finally:
             sys.setswitchinterval(interval)
     assert len(arrived) == 1000
-    codes = [(key, submissions.code(client.id, key)) for key in arrived]
+    codes = [(key, submissions.take(client.id, key)[0]) for key in arrived]
     assert codes == [(key, line(key.partition("-")[0])) for key in arrived]
 
 
@@ -163,15 +168,36 @@ def test_graphs_that_tasks_of_this_process_send_are_not_the_users(client):
         del thread_state.key
 
 
+@pytest.mark.parametrize(
+    ("message", "nbytes"),
+    [
+        ({"expr_ser": SimpleNamespace(frames=[b"123", memoryview(b"45")])}, 5),
+        ({"graph_frames": [b"123"]}, 3),
+        ({}, 0),
+        # What can't be counted is sent nevertheless.
+        (None, 0),
+    ],
+)
+def test_the_bytes_of_a_graph_are_those_of_its_pickle(client, message, nbytes):
+    messages = []
+    client._send_to_scheduler = messages.append
+    submissions = Submissions(client)
+    with submissions.recorded():
+        client._graph_to_futures({"graph_frames": [b"earlier"]}, ["w"])
+        client._graph_to_futures(message, ["x"])
+    assert submissions.take(client.id, "x")[1] == nbytes
+    assert messages[-1] is message
+
+
 def test_graphs_that_never_arrived_are_left_out(client):
     submissions = Submissions(client)
     with submissions.recorded():
         client._graph_to_futures({}, ["lost"])
         client._graph_to_futures({}, ["x"])  # arrived
-    assert submissions.code("Client-2", "x") == ""
-    assert submissions.code(client.id, "unknown") == ""
-    assert submissions.code(client.id, "x") == line("arrived")
-    assert submissions.code(client.id, "lost") == ""
+    assert submissions.take("Client-2", "x") == ("", 0)
+    assert submissions.take(client.id, "unknown") == ("", 0)
+    assert submissions.take(client.id, "x") == (line("arrived"), 0)
+    assert submissions.take(client.id, "lost") == ("", 0)
 
 
 def test_the_client_is_left_as_it_was_and_exceptions_are_its_own(client):

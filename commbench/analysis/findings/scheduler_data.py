@@ -8,36 +8,60 @@ import numpy as np
 
 from commbench.analysis.findings import CaseRecords, Rule, blocked_loop, gathered
 from commbench.model import Finding
+from commbench.model.units import format_bytes
+from commbench.stats.graphs import line
 
 _LEAST = 0.2
 """The share of the time that the scheduler's event loop works beyond what its tasks take."""
+_LEAST_BYTES = 10_000_000
+"""The bytes from which Dask warns of the size of a graph."""
+_TASK_BYTES = 5_000
+"""More than most tasks take in a pickled graph."""
 
 
 def find(case: CaseRecords) -> Iterator[Finding]:
-    """Yield a finding if the scheduler's event loop is busy, and not with the number of tasks.
+    """Yield a finding if graphs carry data, or the scheduler works for more than its tasks.
 
-    What clients gather, and what blocks the loop, are other causes. Without the data, the loop
-    would neither work for them nor wait for a core to do so, and client and scheduler would
-    prepare less: at most all of that is saved.
+    What clients gather, and what blocks the loop, are other causes of the latter. Without the data,
+    the loop would neither work for them nor wait for a core to do so, and client, scheduler and
+    workers would prepare less: at most all of that is saved.
     """
     # Without an idle period, polling counts as work.
     is_known = case.share("poll_s", process="scheduler").notna()
     busy = case.message_work("scheduler").where(is_known)
     rest = busy - case.scheduling
+    graphs = case.measured_rows("graphs")
+    sent = (graphs["nbytes"] - _TASK_BYTES * graphs["n_tasks"]).clip(lower=0)
+    sent = sent.groupby([graphs["launch"], graphs["iteration"]]).sum()
+    sent = sent.reindex(case.wall_s.index, fill_value=0)
+    is_sent = sent.median() >= _LEAST_BYTES
     is_other = any(map(case.findings, (gathered.RULE, blocked_loop.RULE)))
     # Workloads without tasks send requests; a user's code may scatter data.
     is_other |= case.tasks.empty and not case.run.is_user_code
-    if is_other or not rest.median() >= _LEAST:
+    if not is_sent and (is_other or not rest.median() >= _LEAST):
         return
     waits = 0.0 if case.polling_takes_cores else case.share("loop_queue_s", process="scheduler")
     prepares = case.computing("client", "other") + case.scheduler_prepares
     idle = case.share("idle_s")
+    statement = (
+        f"the scheduler's event loop is busy {busy.median():.0%} of the time with "
+        f"{case.n_tasks:.0f} tasks per iteration: data pass through it"
+    )
+    if is_sent:
+        # Workers unpack them in their event loops.
+        prepares = prepares + case.message_work()
+        rest = rest.fillna(0.0)
+        by_statement = graphs.astype({"code": "str"}).groupby("code")["nbytes"].sum()
+        statement = (
+            f"graphs carry {format_bytes(int(sent.median()))} of data "
+            f"(most: {line(by_statement.idxmax()) or 'a library'}) through the scheduler, and "
+            "again for each task that has them as an argument or in its function"
+        )
     yield Finding(
-        statement=f"the scheduler's event loop is busy {busy.median():.0%} of the time with "
-        f"{case.n_tasks:.0f} tasks per iteration: data pass through it",
-        evidence="profile: messages of the scheduler, idle of the workers; tasks",
+        statement=statement,
+        evidence="profile: messages of the scheduler, idle of the workers; tasks; graphs: nbytes",
         effect=case.effect(np.minimum(idle, rest), np.minimum(idle, rest + waits + prepares)),
-        remedy="keep data out of graphs and of arguments of tasks: load them in tasks, or send "
+        remedy="keep data out of arguments and functions of tasks: load them in tasks, or send "
         "them to the workers once, by client.scatter(data, direct=True) if it can reach them",
         doubt="queues, locks, events, published data and other clients keep the scheduler busy, "
         "too",
@@ -46,6 +70,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
 
 RULE = Rule(
     title="data pass through the scheduler",
-    limit="an event loop of the scheduler that is busy for 20 % of the time beyond 2 ms per task",
+    limit="an event loop of the scheduler that is busy for 20 % of the time beyond 2 ms per task; "
+    "or 10 MB in graphs",
     find=find,
 )

@@ -44,6 +44,8 @@ _MAX_TASKS = 20
 """The maximum names in the tables of tasks and statements."""
 _MAX_STATEMENTS, _LONGEST = 5, 44
 """The maximum statements in the opening, and the characters of each."""
+_LARGE_GRAPHS = 10_000_000
+"""The bytes from which Dask warns of the size of a graph."""
 _NEAR = 0.8
 """The share of the largest increase from which the second one is named, too."""
 BAR = "bar"
@@ -305,16 +307,17 @@ def _statement_table(run: Run, most: int = _MAX_TASKS) -> Table:
     known = run.statements[run.statements["n_tasks"] > 0].sort_values("seconds", ascending=False)
     shown = known.head(most)
     codes = shown["code"].replace("", "a library or a task")
+    has_data = bool((shown["nbytes"] >= _LARGE_GRAPHS).any())
     # The opening has room for a line each. HTML leaves out its tables with titles of others below.
     is_short = most < _MAX_TASKS
     if is_short:
-        codes = codes.map(
-            lambda text: text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
-        )
+        longest = _LONGEST - len("  100 MB") * has_data
+        codes = codes.map(lambda text: text if len(text) <= longest else f"{text[: longest - 1]}…")
     regions = {} if is_short else {"region": shown["workload"]}
     notes = (
         "time: from when the scheduler receives a graph until its last task ends; those of several "
         "statements overlap." * bool(regions),
+        "sent: the pickled graphs, with the data in them." * bool(regions) * has_data,
         f"The first {len(shown)} of {len(known)}." * (len(shown) < len(known)),
     )
     return Table.from_columns(
@@ -325,6 +328,7 @@ def _statement_table(run: Run, most: int = _MAX_TASKS) -> Table:
             "times": quantities(str, shown["n_graphs"]),
             "time": quantities(format_seconds, shown["seconds"]),
             "tasks": quantities(str, shown["n_tasks"]),
+            **({"sent": quantities(format_bytes, shown["nbytes"])} if has_data else {}),
             "most of it": shown["name"],
         },
         " ".join(filter(None, notes)),
@@ -382,7 +386,8 @@ def profile_opening(run: Run) -> Iterator[Table]:
             },
             _bound(run).strip(),
         )
-    if run.is_user_code and (run.statements["n_tasks"] > 0).sum() > 1:
+    known = run.statements[run.statements["n_tasks"] > 0]
+    if run.is_user_code and (len(known) > 1 or (known["nbytes"] >= _LARGE_GRAPHS).any()):
         yield _statement_table(run, _MAX_STATEMENTS)
 
 
