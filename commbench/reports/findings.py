@@ -92,7 +92,7 @@ def sentence(run: Run, findings: Sequence[Finding]) -> str:
         is_named = len(names) == 1 or {*whose} <= {*first.statement.split()}
         text = f"{some(whose, MAX_NAMES)}: " * (not is_named) + first.statement
     else:
-        text = f"{who if len(names) > 1 else 'it'} could take {first.effect} less time"
+        text = f"{who if len(names) > 1 else 'It'} could take {first.effect} less time"
         text += f", {also}" * (alike and bool(others)) + f": {first.statement}"
         text += f" (for the same reason, {also})" * (not alike)
     return f"{text}. {_capitalized(_remedy(run, first, only_worse=True))}."
