@@ -102,6 +102,12 @@ def graph(case: Case, number: int, received_s: float, code: str = "", **given: A
     )
 
 
+def line_time(case: Case, seconds: float, code: str = "job.py:1 f()", **given: Any) -> Record:
+    """Return the time of a line of tasks."""
+    fields = {"launch": 0, "iteration": 0, "role": "task", "name": "add"} | given
+    return model.LineTime(case_id=case.id, seconds=seconds, code=code, **fields)
+
+
 def transport(case: Case, name: str = "tcp/lo", *, contradiction: str = "", **given: Any) -> Record:
     """Return what carried the bytes."""
     fields = {"launch": 0, "src": "0", "dst": "1", "evidence": "made up"} | given
@@ -348,7 +354,7 @@ def every_kind(case: Case) -> list[Record]:
         place(case), network(case, 9), idle(case), load(case), core_use(case), spill(case),
         setting(case, "a", "b"), thread_time(case), failure(case), end(case),
         activity(case, "execute", "thread-cpu", 0.2), long_turn(case, 0.0, 0.25),
-        process_use(case, 0.0, 1.5), graph(case, 0, 0.5),
+        process_use(case, 0.0, 1.5), graph(case, 0, 0.5), line_time(case, 0.5),
     ]  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from .observed import Failure as Failure
 from .observed import Graph as Graph
 from .observed import IdleCost as IdleCost
 from .observed import LaunchEnd as LaunchEnd
+from .observed import LineTime as LineTime
 from .observed import Load as Load
 from .observed import LogCount as LogCount
 from .observed import LongTurn as LongTurn

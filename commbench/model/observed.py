@@ -197,6 +197,28 @@ class Graph(_IterationRecord, table="graphs", in_parts=True):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LineTime(_IterationRecord, table="line_times", in_parts=True):
+    """The time in a line of a user's code, by samples of the task threads or of the script.
+
+    Attributes
+    ----------
+    role
+        ``task``; ``script``; or ``wait``, if the script waits for the cluster there.
+    name
+        That of the tasks, as in `TaskRecord`, or "".
+    code
+        The file, the line and the text of the innermost statement that is no library's; without
+        any, the function of a library that Dask called: ``pandas.io.parsers.readers.read_csv``. It
+        is "" if that is Dask or compiled.
+    """
+
+    role: str
+    name: str
+    code: str
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
 class TransportUsed(Record, table="transports", in_parts=True):
     """The transport that carried the bytes from ``src`` to ``dst``, and the evidence."""
 

@@ -20,6 +20,8 @@ from commbench.stats.worker_profile import FAILED
 MAX_NAMES = 3
 _LEAST_ACTORS = 0.1
 """The cores of a worker from which methods of actors are mentioned."""
+_LEAST_LINE = 0.1
+"""The share of the time of all tasks, or of the region, from which a line is mentioned."""
 _LEAST_FAILED = 0.05
 """The share of the time of all attempts from which failed ones are mentioned."""
 
@@ -211,6 +213,17 @@ def _where_time_goes(run: Run, case_id: str) -> Iterator[str]:
                 for code, seconds in zip(longest["code"], longest["seconds"], strict=True)
             )
             text += f" The cluster is busy longest for {listed}." * bool(listed)
+        lines = run.lines[(run.lines["case_id"] == case_id) & (run.lines["share"] >= _LEAST_LINE)]
+        for what, rows in (
+            ("Most of the tasks' time, by line", lines[lines["role"] == "task"]),
+            ("Most of the script's, without waits", lines[lines["role"] == "script"]),
+            ("It waits for the cluster at", lines[lines["role"] == "wait"]),
+        ):
+            listed = ", ".join(
+                f"{line(code) or 'Dask'} {share:.0%}"
+                for code, share in zip(rows["code"], rows["share"], strict=True)
+            )
+            text += f" {what}: {listed}." * bool(listed)
         rows = records.measured_rows("activities")
         is_failed = (rows["context"] == "execute") & rows["label"].isin(FAILED)
         failed_s = rows["seconds"][is_failed].sum()

@@ -2,7 +2,7 @@
 
 from .comparison import MIN_EFFECT, MIN_SESSIONS, between, comparisons, least_launches
 from .efficiency import scaling
-from .graphs import statements, tasks_per_iteration
+from .graphs import lines, statements, tasks_per_iteration
 from .inference import CONFIDENCE, MIN_LAUNCHES, median_interval
 from .layer_costs import LATENCY_MODES, additions, load_bandwidths, pingpong_mode, shown_sizes
 from .link_model import link_models
@@ -50,7 +50,7 @@ __all__ = [
     "CONFIDENCE", "LATENCY_MODES", "MIN_EFFECT", "MIN_LAUNCHES", "MIN_SESSIONS", "N_LOOKS",
     "PublishedComparison", "additions", "between", "case_labels", "comparisons", "costs", "counted",
     "coverage", "drifts", "ended_by", "idle_cores", "imprecise", "iteration_rows",
-    "launch_medians", "least_launches", "link_bandwidths", "link_models",
+    "launch_medians", "least_launches", "lines", "link_bandwidths", "link_models",
     "load_bandwidths", "look", "machine", "measured", "measured_quantities", "median_interval",
     "moved_bytes", "n_missing_launches", "next_block", "outer_regions", "pair_bandwidths",
     "pingpong_mode", "profile_shares", "published_comparisons", "ratios", "reproduced", "scaling",

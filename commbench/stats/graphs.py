@@ -1,4 +1,4 @@
-"""The tasks of an iteration, and the time for which each statement keeps the cluster busy."""
+"""The tasks of an iteration, and the times of statements and lines of a user's code."""
 
 from __future__ import annotations
 
@@ -79,3 +79,26 @@ def statements(run: Run) -> pd.DataFrame:
         key=lambda column: column.map(cases) if column.name == "case_id" else -column,
         kind="stable", ignore_index=True,
     )  # fmt: skip
+
+
+def lines(run: Run) -> pd.DataFrame:
+    """Return the lines that tasks and the script execute, the longest first.
+
+    Returns
+    -------
+    DataFrame
+        With ``case_id``, ``workload``, ``role``, ``name`` and ``code`` as in ``run.line_times``;
+        ``seconds`` of all task threads, or of the script; ``share`` of the time of all tasks of the
+        case or, of the script, of the case's regions.
+    """
+    keys = ["case_id", "role", "name", "code"]
+    times = run.line_times.astype({"role": "str", "name": "str", "code": "str"})
+    times = times.groupby(keys, observed=True).agg(
+        workload=("workload", "first"), seconds=("seconds", "sum")
+    )
+    times = times.sort_values("seconds", ascending=False, kind="stable").reset_index()
+    is_task = times["role"] == "task"
+    of_tasks = times[is_task].groupby("case_id", observed=True)["seconds"].sum()
+    of_regions = run.regions.groupby("case_id", observed=True)["seconds"].sum()
+    whole = times["case_id"].map(of_tasks).where(is_task, times["case_id"].map(of_regions))
+    return times.assign(share=times["seconds"] / whole.astype("float"))

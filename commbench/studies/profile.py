@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import itertools
 import os
 import runpy
 import shlex
@@ -16,6 +17,7 @@ import sys
 import threading
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
@@ -32,7 +34,7 @@ from commbench import backends, errors, harness, machine
 from commbench.analysis.run import Run
 from commbench.backends.base import Backend
 from commbench.errors import CommbenchError, LaunchError, UnknownNameError, UsageError
-from commbench.harness import interrupts, measure, spill_counters, wire
+from commbench.harness import interrupts, line_times, measure, spill_counters, wire
 from commbench.harness.measure import cluster as timing
 from commbench.harness.measure import conditions, plugins, record_keys, traffic
 from commbench.harness.measure.plugins import Profiler
@@ -48,6 +50,7 @@ from commbench.model import (
     Graph,
     Launch,
     LaunchEnd,
+    LineTime,
     Manifest,
     Record,
     Region,
@@ -57,7 +60,7 @@ from commbench.store import directory
 from commbench.store.emitter import Recorder
 from commbench.store.parts import Batch
 from commbench.studies.anonymous import AnonymousRecorder, anonymous
-from commbench.studies.submissions import Submissions
+from commbench.studies.submissions import Submissions, statement
 from commbench.workloads import user_code
 
 _Result = TypeVar("_Result")
@@ -644,6 +647,7 @@ class _Observer:
         self._n_tasks_before = 0
         self._is_recording = False
         self._submissions = Submissions(client)
+        self._script: line_times.LineTimes | None = None
         self._last_loss_s = 0.0
         # Regions of several threads or coroutines may overlap.
         self._lock = threading.RLock()
@@ -652,7 +656,8 @@ class _Observer:
     def recorded(self, name: str, raised: _Raised) -> Iterator[ProfiledRun]:
         """Make the directory of a run, and record the region `name`, which may raise."""
         cluster = self._cluster = _UserCluster(self.client)
-        with plugins.installed(cluster, *plugins.meters(cluster)):
+        meters = (*plugins.meters(cluster), line_times.LineSampler())
+        with plugins.installed(cluster, *meters):
             store = self._store = self._make_store(name)
             self._run = ProfiledRun(self, store.path, store.manifest)
             file = (store.path / "samples.jsonl").open("ab")
@@ -663,16 +668,25 @@ class _Observer:
                 earlier = self._attempt(timing.lost_workers, cluster.client, 0.0) or ()
                 self._last_loss_s = max((at_s for at_s, *_ in earlier), default=0.0)
                 began, self._is_recording = time.perf_counter(), True
+                script = {self._script_thread(): ""}
+                self._script = line_times.LineTimes(lambda: script)
                 try:
                     with self._submissions.recorded(), self.region(name, raised):
                         yield self._run
                 finally:
                     self._is_recording = False
+                    self._script.stop()
                     self._attempt(self._end, time.perf_counter() - began, needs_client=False)
                     self._attempt(self._emit_connections)
             finally:
                 self._close(file)
                 self._run.read_again(store.manifest)
+
+    def _script_thread(self) -> int:
+        """Return the number of the thread that runs the user's code."""
+        if self.client._asynchronous:
+            return int(getattr(self.client.loop.asyncio_loop, "_thread_id", None) or 0)
+        return threading.get_ident()
 
     def _close(self, file: BinaryIO) -> None:
         """Close the files of the run; that its disk is full is no error of the user's code."""
@@ -926,6 +940,7 @@ class _Observer:
         self._cluster.update()
         if not self._open:
             self._n_tasks_before = timing.drain(client)
+            self._take_lines()
             return
         region, kept = self._open[-1], timing.tasks_kept(client)
         tasks = range(max(self._n_tasks_before, kept.start), kept.stop)
@@ -938,6 +953,7 @@ class _Observer:
             for record in timing.collect(region.launch, region.number, tasks, self._cluster):
                 keep(record)
         self._attempt(self._emit_graphs, region)
+        self._attempt(self._emit_lines, region)
         self._attempt(self._report_losses, region)
         self._n_tasks_before = tasks.stop
         client.run_on_scheduler(timing.forget_tasks, tasks.stop)
@@ -955,6 +971,26 @@ class _Observer:
                     Graph, **common, number=number, received_s=received_s, n_tasks=n_tasks,
                     code=[code for code, _ in sent], nbytes=[nbytes for _, nbytes in sent],
                 ))  # fmt: skip
+
+    def _take_lines(self) -> Counter[tuple[str, str, str]]:
+        """Return the seconds of roles, names of tasks and statements since the last switch."""
+        seconds = Counter[tuple[str, str, str]]()
+        answers = [*self._cluster.client.run(line_times.take).values()]
+        if self._script is not None:
+            answers.append(self._script.take())
+        for (role, name, file, line, function), spent_s in itertools.chain(*answers):
+            seconds[role, name, statement(file, line) if file else function] += spent_s
+        return seconds
+
+    def _emit_lines(self, region: _Open) -> None:
+        """Record the time of lines since the last switch."""
+        if seconds := self._take_lines():
+            common = record_keys.keys(region.launch, region.number)
+            roles, names, codes = map(list, zip(*seconds, strict=True))
+            spent_s = [*seconds.values()]
+            self._emit(Batch.from_columns(
+                LineTime, **common, role=roles, name=names, code=codes, seconds=spent_s,
+            ))  # fmt: skip
 
     def _launch(self, name: str) -> Launch:
         """Return the launch of the case for regions of this name; add it to the run if needed."""

@@ -110,7 +110,7 @@ def _statement_above() -> str:
     with suppress(Exception):
         for frame, line in traceback.walk_stack(sys._getframe(1)):
             if not _is_library(frame.f_code.co_filename):
-                return _statement(frame.f_code.co_filename, line)
+                return statement(frame.f_code.co_filename, line)
     return ""
 
 
@@ -124,7 +124,7 @@ def _is_library(file: str) -> bool:
 
 
 @lru_cache(maxsize=10_000)
-def _statement(file: str, line: int) -> str:
+def statement(file: str, line: int) -> str:
     """Return the name of a file, and the number and the text of the statement at a line.
 
     The text has no passwords in URLs, and no strings if a name in it is that of a secret.

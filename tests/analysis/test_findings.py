@@ -12,6 +12,7 @@ import pytest
 from builders import (
     activity,
     graph,
+    line_time,
     log_count,
     place,
     sample,
@@ -127,6 +128,9 @@ def test_nothing_is_found_where_threads_compute():
     tasks = [task(CASE, 0.0, 3.0, name="join"), task(CASE, 3.0, 4.0, name="read")]
     (fine,) = found(CASE, [*records, *launches(*tasks)]).values()
     assert fine.remedy.endswith("tasks take the time, 75% of it in join")
+    lines = launches(line_time(CASE, 3.0, "job.py:7 join()"), line_time(CASE, 9.0, "job.py:8 x()"))
+    (fine,) = found(CASE, [*records, *launches(*tasks), *lines]).values()
+    assert fine.remedy.endswith("75% of it in join, and most at job.py:8")
 
 
 def test_nothing_is_said_about_communication_where_tasks_do_not_take_the_time():
@@ -170,6 +174,18 @@ def test_the_last_line_of_a_diagnosis_says_where_the_time_goes():
     run = builders.in_memory([CASE], records, environment=CORES)
     assert [*sentences.details(run)][-1].endswith("use 0.8 cores, one method at a time.")
     assert "background-threads" in {each.rule for each in run.findings}
+
+
+def test_the_last_line_of_a_diagnosis_names_lines_of_code():
+    records = [
+        *iterations(CASE, tasks={"cpu_seconds": 2.0}), builders.region(CASE, 40.0),
+        line_time(CASE, 8.0, "job.py:7 f()"), line_time(CASE, 1.0, ""),
+        line_time(CASE, 2.0, "job.py:9 g()", role="script", name=""),
+        line_time(CASE, 30.0, "job.py:10 x.compute()", role="wait", name=""),
+    ]  # fmt: skip
+    (text,) = sentences.details(builders.in_memory([CASE], records))
+    lines = "by line: job.py:7 89%, Dask 11%. It waits for the cluster at: job.py:10 75%."
+    assert text.endswith(f"Most of the tasks' time, {lines}")
 
 
 def test_nothing_is_fine_about_a_backend_that_is_slower_than_another():

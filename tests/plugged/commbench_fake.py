@@ -21,6 +21,7 @@ from commbench.model import (
     Graph,
     IdleCost,
     Launch,
+    LineTime,
     LogCount,
     Record,
     Sample,
@@ -118,6 +119,7 @@ class FakeBackend(Backend):
                     **common, worker=worker, context="execute", label="thread-cpu", seconds=0.4
                 )
                 yield _threads(common, worker, "tasks", cpu_seconds=0.42)
+            yield LineTime(**common, role="task", name="fake", code="fake.py:1 fake()", seconds=1.0)
             yield Graph(**common, number=iteration, received_s=began, n_tasks=2, code="", nbytes=99)
             for process in (*workers, "scheduler", "client"):
                 yield _threads(common, process, "loop", cpu_seconds=0.1, n_turns=1000)

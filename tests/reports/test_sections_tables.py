@@ -3,13 +3,14 @@ import json
 
 import builders
 import pytest
-from builders import failure, graph, launches, message, sample, task, transfer, transport
+from builders import failure, graph, launches, line_time, message, sample, task, transfer, transport
 from shown import titled, titles
 
 from commbench.model import USER_CODE, ClusterSpec, Effect, registry
 from commbench.reports import notebook_html
 from commbench.reports.opening import verdicts
 from commbench.reports.sections import tables
+from commbench.reports.sections.iteration_tables import PROFILE
 
 CASE = builders.case()
 BIMODAL = (0.88, 7.84, 1.10, 7.90, 1.25, 7.91)
@@ -174,6 +175,29 @@ def test_statements_have_the_bytes_of_large_graphs(recorded):
     assert shown.note.endswith("sent: the pickled graphs, with the data in them.")
     sent = list(shown.columns).index("sent")
     assert [row[sent] for row in shown.rows] == ["10.0 MB", "10.0 MB"]
+
+
+def test_lines_have_their_share_of_the_tasks_or_of_the_region(recorded):
+    case = builders.case(workload="train", cluster=ClusterSpec(launcher=USER_CODE))
+    records = [
+        line_time(case, 6.0, "fit.py:3 fit()", name="fit"),
+        line_time(case, 2.0, "", name="sum"),
+        line_time(case, 1.0, "fit.py:9 load()", role="script", name=""),
+        line_time(case, 3.0, "fit.py:9 x.compute()", role="wait", name=""),
+        line_time(case, 1.0, "fit.py:3 fit()", name="fit", iteration=1),
+        builders.region(case, 4.0),
+    ]  # fmt: skip
+    run = recorded([case], records)
+    assert titled(run, "Which lines take").rows == (
+        ("train", "fit.py:3 fit()", "fit", "7.00 s", "77.8%"),
+        ("train", "fit.py:9 x.compute()", "its waits", "3.00 s", "75.0%"),
+        ("train", "Dask, or compiled code that it calls", "sum", "2.00 s", "22.2%"),
+        ("train", "fit.py:9 load()", "the script", "1.00 s", "25.0%"),
+    )
+    (shown,) = PROFILE.opening(run)
+    assert [row[0] for row in shown.rows] == [
+        "fit.py:3 fit()", "Dask, or compiled code that it calls", "fit.py:9 load()"
+    ]  # fmt: skip
 
 
 def test_devices_have_separate_tables(recorded):

@@ -11,6 +11,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -147,6 +148,49 @@ def test_every_task_has_a_graph_and_this_the_statement_that_sent_it(recorded):
     assert {*regions["iteration"]} == {1, 2}
     assert (regions["nbytes"] > 0).all()
     assert 0 < run.statements["seconds"].sum() <= run.regions["seconds"].sum()
+
+
+def squares(n):
+    """Sum squares in two lines."""
+    n += 3_000_000
+    return sum(i * i for i in range(n))
+
+
+@pytest.mark.parametrize("anonymize", [False, True])
+def test_lines_of_tasks_and_of_the_script_have_their_times(started, tmp_path, anonymize):
+    with commbench.profile(started, output=tmp_path, anonymize=anonymize) as run:
+        wait(started.map(squares, range(4)))
+        squares(0)
+    source, first = inspect.getsourcelines(squares)
+    (number,) = (first + n for n, line in enumerate(source) if "return" in line)
+    code = f"test_profile.py:{number} return sum(i * i for i in range(n))"
+    label = re.compile(r"code-\d+" if anonymize else re.escape(code))
+    lines = run.lines[run.lines["code"].map(lambda text: bool(label.fullmatch(text)))]
+    assert {"task", "script"} <= {*lines["role"]}
+    tasks = run.tasks[run.tasks["action"] == "compute"]
+    for role, seconds in (
+        ("task", (tasks["stop_s"] - tasks["start_s"]).sum()),
+        ("script", run.regions["seconds"].sum()),
+    ):
+        longest = lines[lines["role"] == role].iloc[0]
+        assert longest["seconds"] < 1.5 * seconds
+        if role == "task":
+            assert longest["seconds"] > 0.5 * seconds
+            assert (longest["name"] == "squares") is not anonymize
+    assert anonymize or not run.lines["code"].str.contains("commbench").any()
+    # The sampling threads have ended.
+    (n_left,) = {*started.run(count_sampling).values()}
+    assert n_left == 0
+
+
+def count_sampling():
+    """Return the number of threads that sample in this process."""
+    deadline = time.monotonic() + 60
+    while True:
+        names = [thread.name for thread in threading.enumerate()]
+        if "commbench-lines" not in names or time.monotonic() > deadline:
+            return names.count("commbench-lines")
+        time.sleep(0.02)
 
 
 def test_a_saved_run_is_read_again_and_reported(recorded):

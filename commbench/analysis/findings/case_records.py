@@ -20,6 +20,7 @@ from commbench.errors import CommbenchError, UsageError
 from commbench.machine import cores
 from commbench.model import Case, Comparison, Effect, Finding
 from commbench.stats import grouping
+from commbench.stats.graphs import line
 from commbench.stats.inference import launches_interval
 from commbench.stats.worker_profile import idle_demand, is_barrier, is_idle
 
@@ -286,6 +287,15 @@ class CaseRecords:
     def n_tasks(self) -> float:
         """The number of tasks per iteration."""
         return len(self.tasks) / max(1, len(self.wall_s))
+
+    def longest_line(self, role: str) -> str:
+        """Return the line where tasks (``task``) or the script spend the most time; "" if unknown.
+
+        The script's has to take a share of the time that a finding needs.
+        """
+        lines = self.rows(self.run.lines)
+        lines = lines[(lines["role"] == role) & (lines["share"] >= MIN_EFFECT)]
+        return line(lines["code"].iloc[0]) if len(lines) else ""
 
     @property
     def bytes_per_wire_byte(self) -> float:

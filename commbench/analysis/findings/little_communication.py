@@ -43,7 +43,9 @@ def _largest(case: CaseRecords) -> str:
     seconds = case.tasks.groupby("name", observed=True)["seconds"].sum()
     if not seconds.any():
         return ""
-    return f", {seconds.max() / seconds.sum():.0%} of it in {seconds.idxmax()}"
+    text = f", {seconds.max() / seconds.sum():.0%} of it in {seconds.idxmax()}"
+    longest = case.longest_line("task")
+    return text + f", and most at {longest}" * bool(longest)
 
 
 RULE = Rule(

@@ -28,7 +28,9 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     computed = (client + scheduler).clip(upper=1.0)
     yield Finding(
         statement=f"{whose}{scheduler.median():.0%} outside of their event loops; task threads "
-        f"have no task {idle.median():.0%} of the time",
+        f"have no task {idle.median():.0%} of the time"
+        + f"; the script is longest at {case.longest_line('script')}"
+        * bool(case.longest_line("script")),
         evidence="threads: cpu_seconds of the client's Python threads but its loop, and of the "
         "scheduler's offload thread; profile: idle of the workers",
         effect=case.effect(np.minimum(idle, computed), (idle + computed - 1).clip(lower=0.0)),

@@ -44,6 +44,9 @@ _MAX_TASKS = 20
 """The maximum names in the tables of tasks and statements."""
 _MAX_STATEMENTS, _LONGEST = 5, 44
 """The maximum statements in the opening, and the characters of each."""
+_MAX_LINES, _LEAST_SHARE = 3, 0.1
+"""The maximum lines in the opening, and the least share of the time of each."""
+_ROLES = {"script": "the script", "wait": "its waits"}
 _LARGE_GRAPHS = 10_000_000
 """The bytes from which Dask warns of the size of a graph."""
 _NEAR = 0.8
@@ -266,6 +269,8 @@ def profile_tables(run: Run) -> Iterator[Table]:
         if (run.statements["n_tasks"] > 0).any():
             yield _statement_table(run)
         yield _task_table(run)
+    if len(run.line_times):
+        yield _line_table(run)
     shares = run.profile_shares
     tasks = shares[shares["compute"].notna()]
     if len(tasks):
@@ -312,7 +317,7 @@ def _statement_table(run: Run, most: int = _MAX_TASKS) -> Table:
     is_short = most < _MAX_TASKS
     if is_short:
         longest = _LONGEST - len("  100 MB") * has_data
-        codes = codes.map(lambda text: text if len(text) <= longest else f"{text[: longest - 1]}…")
+        codes = _shortened(codes, longest)
     regions = {} if is_short else {"region": shown["workload"]}
     notes = (
         "time: from when the scheduler receives a graph until its last task ends; those of several "
@@ -334,6 +339,45 @@ def _statement_table(run: Run, most: int = _MAX_TASKS) -> Table:
         " ".join(filter(None, notes)),
         text_columns={"statement", "most of it"},
     )
+
+
+def _line_table(run: Run, most: int = _MAX_TASKS, least: float = 0.0) -> Table:
+    """Return the lines that tasks and the script execute for the longest time.
+
+    Parameters
+    ----------
+    least
+        The smallest share that is shown.
+    """
+    is_short = most < _MAX_TASKS
+    known = run.lines[run.lines["share"] >= least]
+    if is_short:
+        # Those of the statements that keep the cluster busy are in their table.
+        known = known[known["role"] != "wait"]
+    shown = known.head(most)
+    codes = shown["code"].replace("", "Dask, or compiled code that it calls")
+    return Table.from_columns(
+        "Which lines take" + " most of" * is_short + " the time",
+        {
+            **({} if is_short else {"region": shown["workload"]}),
+            "line": _shortened(codes, _LONGEST) if is_short else codes,
+            "in": shown["name"].where(shown["role"] == "task", shown["role"].replace(_ROLES)),
+            "time": quantities(format_seconds, shown["seconds"]),
+            "share": quantities(percent, shown["share"]),
+        },
+        "By samples every 20 ms. line: the innermost of your code, or the library's function that "
+        "Dask calls; in: the task, the script, or its waits for the cluster; time: of all task "
+        "threads, or of the script; share: of the time of all tasks, or of the region."
+        + f" The first {len(shown)} of {len(known)}."
+        * (len(shown) < len(known))
+        if not is_short
+        else "",
+        text_columns={"line", "in"},
+    )
+
+
+def _shortened(texts: pd.Series[str], longest: int) -> pd.Series[str]:
+    return texts.map(lambda text: text if len(text) <= longest else f"{text[: longest - 1]}…")
 
 
 def _task_table(run: Run) -> Table:
@@ -363,10 +407,20 @@ def _task_table(run: Run) -> Table:
 
 
 def profile_opening(run: Run) -> Iterator[Table]:
-    """Yield a table per workload of where a task thread's time went, titled by the difference."""
+    """Yield a table per workload of where a task thread's time went, and the lines of code."""
     parts_s = _parts(run)
-    if not 0 < len(parts_s) <= _MAX_OPENING:
-        return
+    if 0 < len(parts_s) <= _MAX_OPENING:
+        yield from _thread_tables(run, parts_s)
+    known = run.statements[run.statements["n_tasks"] > 0]
+    if run.is_user_code and (len(known) > 1 or (known["nbytes"] >= _LARGE_GRAPHS).any()):
+        yield _statement_table(run, _MAX_STATEMENTS)
+    lines = _line_table(run, _MAX_LINES, _LEAST_SHARE) if len(run.line_times) else None
+    if lines and lines.rows:
+        yield lines
+
+
+def _thread_tables(run: Run, parts_s: pd.DataFrame) -> Iterator[Table]:
+    """Yield a table per workload of where a task thread's time went, titled by the difference."""
     costs = run.costs.set_index("case_id")
     # The regions of a user's code are rows of one table.
     names = costs["workload" if run.is_user_code else "backend"]
@@ -386,9 +440,6 @@ def profile_opening(run: Run) -> Iterator[Table]:
             },
             _bound(run).strip(),
         )
-    known = run.statements[run.statements["n_tasks"] > 0]
-    if run.is_user_code and (len(known) > 1 or (known["nbytes"] >= _LARGE_GRAPHS).any()):
-        yield _statement_table(run, _MAX_STATEMENTS)
 
 
 def _bound(run: Run) -> str:
