@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import ast
 import linecache
-import os
 import re
 import sys
-import sysconfig
 import traceback
 from collections import deque
 from collections.abc import Iterator
@@ -19,15 +17,11 @@ from typing import Any
 from distributed.utils import nbytes
 from distributed.worker import thread_state
 
+from commbench.harness.line_times import Libraries
 from commbench.machine.environment import SECRETS
 
 _MAX_CHARACTERS = 80
-_PACKAGES = ("site-packages", "dist-packages")
-_LIBRARIES = tuple(
-    f"{Path(folder).resolve()}/"
-    for folder in (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"),
-                   Path(__file__).parents[1])
-)  # fmt: skip
+_LIBRARIES = Libraries()
 
 
 class Submissions:
@@ -109,18 +103,10 @@ def _statement_above() -> str:
     # Code may have any file name, also in a folder that is gone.
     with suppress(Exception):
         for frame, line in traceback.walk_stack(sys._getframe(1)):
-            if not _is_library(frame.f_code.co_filename):
-                return statement(frame.f_code.co_filename, line)
+            file, module = frame.f_code.co_filename, str(frame.f_globals.get("__name__"))
+            if file not in _LIBRARIES and module.partition(".")[0] != "commbench":
+                return statement(file, line)
     return ""
-
-
-@lru_cache(maxsize=10_000)
-def _is_library(file: str) -> bool:
-    path = Path(file)
-    is_installed = any(name in path.parts for name in _PACKAGES)
-    return (
-        file.startswith("<frozen") or is_installed or os.path.realpath(file).startswith(_LIBRARIES)
-    )
 
 
 @lru_cache(maxsize=10_000)
