@@ -121,7 +121,8 @@ class Finding:
     and ``doubt`` what else could explain the observation, or limits the advice. ``trials`` are the
     settings with which ``commbench prove`` measures the case again, each by its name: ``backend``,
     or what ``--vary`` takes. ``rule`` is the name of the rule's entry point. A finding that
-    ``is_fine`` says that nothing is wrong.
+    ``is_fine`` says that nothing is wrong, and one that ``is_external`` names a cause outside of
+    the run, such as other programs on its cores.
     """
 
     statement: str
@@ -131,5 +132,6 @@ class Finding:
     doubt: str
     trials: tuple[Mapping[str, str], ...] = ()
     is_fine: bool = False
+    is_external: bool = False
     rule: str = ""
     case_id: str = ""

@@ -44,7 +44,12 @@ def largest(run: Run, most: int, only: Collection[str] = ()) -> list[list[Findin
     main: dict[str, Finding] = {}
     # The regions of a user's code follow one another.
     seconds = run.measured.groupby("case_id")["seconds"].sum() if run.is_user_code else {}
-    for each in sorted(wrong, key=lambda e: e.effect.rank * seconds.get(e.case_id, 1.0)):
+
+    def order(each: Finding) -> tuple[bool, float]:
+        # What is outside of the run comes last: it is not the user's code, or the backend.
+        return each.is_external, each.effect.rank * seconds.get(each.case_id, 1.0)
+
+    for each in sorted(wrong, key=order):
         first = main.setdefault(each.case_id, each)
         is_cured = each.effect.is_known or (each.trials and each.trials == first.trials)
         if only and each.rule != first.rule and is_cured:
@@ -171,7 +176,7 @@ def details(run: Run) -> Iterator[str]:
     """
     for case_id, group in groupby(run.findings, lambda each: each.case_id):
         yield f"{run.case_names[case_id]}:"
-        for each in group:
+        for each in sorted(group, key=lambda each: each.is_external):
             lines = [f"{conclusion(each)}. {_capitalized(_remedy(run, each))}."]
             lines += [f"  evidence: {each.evidence}"] * bool(each.evidence)
             lines += [f"  but: {each.doubt}"] * bool(each.doubt)

@@ -15,6 +15,7 @@ from builders import (
     line_time,
     log_count,
     place,
+    process_use,
     sample,
     setting,
     spill,
@@ -587,6 +588,18 @@ def test_threads_without_tasks_that_hold_the_gil_are_found():
         assert finding.effect.share == pytest.approx(share)
     finding = found(CASE, [*busy, *other("other", 5.0, 1.0)])["background-threads"]
     assert "use 0.5 cores of a worker; on one, tasks sleep 60% of the time" in finding.statement
+    # Threads that rest when their worker has no task work for its tasks.
+    for n_cores, is_found in ((0.2, False), (0.4, True)):
+        rests = launches(*(
+            process_use(CASE, start, n_cores, worker)
+            for start in (20.0, 20.5, 21.0) for worker in ("0", "scheduler")
+        ))  # fmt: skip
+        during = launches(*(process_use(CASE, start, 0.0) for start in (1.0, 9.8)))
+        by_rule = found(CASE, [*busy, *other("other", 5.0, 1.0), *rests, *during])
+        assert ("background-threads" in by_rule) == is_found
+    # Two readings are too few.
+    few = [*during, *rests[:2]]
+    assert "background-threads" in found(CASE, [*busy, *other("other", 5.0, 1.0), *few])
     # Threads of libraries don't need the GIL, and Dask's threads use little.
     assert "background-threads" not in found(CASE, [*busy, *other("native", 5.0, 5.0)])
     assert "background-threads" not in found(CASE, [*busy, *other("other", 0.9, 0.9)])
@@ -779,8 +792,9 @@ def test_a_worker_with_most_of_the_work_is_named():
         # They have larger results, or there are more.
         ((2.0, 4.0), (40, 40), (9, 18), "divide the data evenly"),
         ((2.0, 4.0), (20, 40), (9, 9), "divide the data evenly"),
-        # Tasks one after the other.
-        ((0.0, 9.0), (0, 9), (9, 9), "see whether tasks need each other"),
+        # Tasks one after the other, of one worker and of both.
+        ((0.0, 9.0), (0, 9), (9, 9), "see why only some workers have tasks"),
+        ((0.1, 9.0), (1, 9), (9, 9), "see whether tasks need each other"),
     ],
 )
 def test_a_slow_host_or_a_chain_of_tasks_is_no_uneven_data(seconds, numbers, nbytes, remedy):
@@ -893,6 +907,16 @@ def test_workers_wait_while_client_and_scheduler_prepare_tasks():
     finding = found(CASE, [*iterations(CASE), *clients, *other])["preparation"]
     assert "compute 30% of the time, and the scheduler's 10%" in finding.statement
     assert (finding.effect.low, finding.effect.high) == pytest.approx((0.4, 0.4), abs=0.01)
+    # A script that sleeps computes nothing, but no task runs meanwhile, either.
+    script = launches(
+        line_time(CASE, 6.0, "job.py:7 time.sleep(6)", role="script", name=""),
+        line_time(CASE, 2.0, "job.py:8 x.compute()", role="wait", name=""),
+        builders.region(CASE, 10.0),
+    )
+    finding = found(CASE, [*iterations(CASE), *clients, *other, *script])["preparation"]
+    assert finding.statement.endswith("; the script takes 60%, longest at job.py:7")
+    assert finding.effect.share == pytest.approx(0.6, abs=0.01)
+    assert finding.remedy.startswith("let tasks do what the script does at job.py:7, or if it")
     # A client in the scheduler's process is part of it.
     shared = [each for each in other if each.worker == "scheduler"]
     shared += [
@@ -968,6 +992,9 @@ def test_computations_one_after_another_leave_pauses():
     assert finding.statement == (
         "10 computations follow one after another, and 40% of the time no task runs"
     )
+    graphs = launches(*(graph(CASE, n, 0.0) for n in range(12)))
+    finding = found(CASE, [*iterations(CASE), *in_turns(11, 0.4), *graphs])["successive"]
+    assert finding.statement.startswith("10 of 12 computations follow")
     assert finding.effect.share == pytest.approx(0.4)
     # What the client does for each computation may be saved.
     works = launches(thread_time(CASE, "client", "other", cpu_seconds=7.0))
@@ -1129,6 +1156,7 @@ def test_others_use_nothing_of_a_quota():
     records += launches(builders.core_use(CASE, others=0.4))
     finding = found(CASE, records)["few-cores"]
     assert "with other programs, which use 40%" in finding.statement
+    assert finding.is_external
     # On both cores, the CPU time of the case alone would take 30% of the time.
     assert finding.effect.share == pytest.approx(0.3, abs=0.01)
     crowded = [*iterations(CASE, tasks={"cpu_seconds": 6.0, "wait_seconds": 4.0})]
@@ -1143,10 +1171,12 @@ def test_others_use_nothing_of_a_quota():
         *launches(builders.core_use(CASE, others=0.2)),
     ]
     # It takes both by itself.
-    assert found(CASE, busy)["few-cores"].remedy == "use more cores"
+    alone = found(CASE, busy)["few-cores"]
+    assert (alone.remedy, alone.is_external) == ("use more cores", False)
     # Where their use is unknown, they may be the reason.
     unknown = found(CASE, crowded[:-12])["few-cores"]
     assert "use 60% of them: other programs may use the rest" in unknown.statement
+    assert unknown.is_external
     quota = {"cpu": {"usable_cores": 64, "cgroup_quota_cores": 2}}
     assert "other programs" not in found(CASE, records, quota)["few-cores"].statement
     # Of workers on several hosts, nobody knows how much the case uses.

@@ -273,6 +273,18 @@ def test_of_regions_the_one_that_can_save_the_most_time_comes_first():
     assert [each.rule for (each,) in findings.largest(run, 3)] == ["long", "short"]
 
 
+def test_what_is_outside_of_the_run_comes_last(recorded):
+    run = run_of(recorded, {"tcp": 1.0})
+    (case,) = run.suite.cases
+    vars(run)["findings"] = tuple(
+        builders.finding(case, rule=rule, effect=Effect(share=share), is_external=rule == "others")
+        for rule, share in (("others", 0.6), ("mine", 0.2))
+    )
+    assert [each.rule for (each,) in findings.largest(run, 3)] == ["mine", "others"]
+    _, first, second, *_ = findings.details(run)
+    assert (first[:6], second[:8]) == ("[mine]", "[others]")
+
+
 @pytest.mark.parametrize("has_finding", [True, False])
 def test_a_cause_of_the_fastest_is_named_or_warned_of(recorded, has_finding):
     cases, records = builders.rivals({"tcp": [3 * s for s in SAME], "mpi": SAME})

@@ -13,6 +13,8 @@ _WINDOW = ["launch", "iteration"]
 _KEY = [*_WINDOW, "worker"]
 _CONTENDED = 0.1
 """The least share of the time in which a request for the GIL has to wait."""
+_MIN_RESTS = 3
+"""The readings of a worker's use of cores without a task that show what its threads do then."""
 _LEAST = 0.1
 """Dask's threads that write P2P shuffles, or sample where tasks are, use less of a core."""
 
@@ -38,6 +40,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     if is_free or not average.median() >= MIN_EFFECT:
         return
     busy = used.groupby(level=_WINDOW).max().median()
+    if _work_for_tasks(case, busy):
+        return
     blocked = workers["blocked_s"] / workers["wall_s"]
     yield Finding(
         statement="Python threads that run no task use "
@@ -50,6 +54,21 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         doubt="threads of a pool that a task starts and waits for look the same; so may a lock"
         + "; install gilknocker on the workers to tell" * bool(gil.isna().all()),
     )
+
+
+def _work_for_tasks(case: CaseRecords, n_cores: float) -> bool:
+    """Return whether the threads rest while their worker has no task, if that is known.
+
+    Such are the readers of zarr, and other pools whose tasks wait for them.
+    """
+    readings, rests = case.measured_rows("process_use"), list[float]()
+    for worker, rows in readings.groupby("worker", observed=True):
+        tasks = case.tasks[case.tasks["worker"] == worker].sort_values("start_s")
+        n_begun = np.searchsorted(tasks["start_s"], rows["stop_s"])
+        ends_s = np.maximum.accumulate([-np.inf, *tasks["stop_s"]])
+        # The scheduler has none.
+        rests += [*rows["n_cores"][ends_s[n_begun] <= rows["start_s"]]] * bool(len(tasks))
+    return len(rests) >= _MIN_RESTS and bool(np.median(rests) < n_cores / 2)
 
 
 RULE = Rule(

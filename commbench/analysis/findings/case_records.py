@@ -288,6 +288,18 @@ class CaseRecords:
         """The number of tasks per iteration."""
         return len(self.tasks) / max(1, len(self.wall_s))
 
+    @property
+    def in_script(self) -> pd.Series[float]:
+        """The share of the time that a user's script doesn't wait for the cluster; 0 of others."""
+        rows = self.measured_rows("line_times")
+        spent_s = rows[rows["role"] == "script"].groupby(_WINDOW)["seconds"].sum()
+        return spent_s.reindex(self.wall_s.index, fill_value=0.0) / self.wall_s
+
+    @property
+    def n_graphs(self) -> float:
+        """The number of graphs of a user's code per iteration; of others 0."""
+        return len(self.measured_rows("graphs")) / max(1, len(self.wall_s))
+
     def longest_line(self, role: str) -> str:
         """Return the line where tasks (``task``) or the script spend the most time; "" if unknown.
 

@@ -30,8 +30,10 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     n = case.n_cores
     where = "the cores" if math.isnan(n) else f"{n:g} core{'s' * (n != 1)}"
     remedy = "use more cores"
+    if n_threads > n:
+        remedy += f", or no more task threads than these {n:g}, and OMP_NUM_THREADS=1"
     libraries = case.share("other_threads_s").median() * case.n_workers
-    without_others = waits
+    without_others, is_external = waits, False
     if not math.isnan(used):
         used_alone = used - (0.0 if math.isnan(others) or case.are_bound else others)
         without_others = waits.clip(upper=max(0.0, 1.0 - used_alone))
@@ -41,15 +43,15 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         remedy = "limit the threads of libraries: POLARS_MAX_THREADS, NUMBA_NUM_THREADS; "
         remedy += "OMP_NUM_THREADS, which a nanny sets to 1 unless it is set"
     elif is_unknown and used < _FULL:
-        waits = without_others
+        waits, is_external = without_others, True
         where += f" and use {used:.0%} of them: other programs may use the rest"
-        remedy = "end other programs and measure again, or use more cores"
+        remedy = "use more cores, or end other programs if there are any, and measure again"
     elif case.are_bound:
         where += ", to which the workers are bound"
         remedy = "bind the workers to more cores (--cpus-per-worker, --placement; taskset), or "
         remedy += "give them fewer threads"
     elif others > cores.MAX_OTHERS and without_others.median() >= MIN_EFFECT:
-        waits = without_others
+        waits, is_external = without_others, True
         where += f" with other programs, which use {others:.0%} of them"
         remedy = "end the other programs and measure again"
     yield Finding(
@@ -62,6 +64,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         remedy=remedy,
         doubt="no run has tested this; other programs may use these cores (see top). Fewer "
         "workers would wait less, but each would do more: --workers measures it",
+        is_external=is_external,
     )
 
 

@@ -32,6 +32,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
             * (
                 case.case.cluster.device != "gpu"
                 and bool(case.share("blocked_s").median() >= _MOSTLY / 2)
+                # Others have to be waiting for a thread.
+                and case.n_tasks > case.n_workers * case.case.cluster.threads_per_worker
             ),
             doubt="tasks that wait for others' results look idle, not as if they awaited data",
             is_fine=True,

@@ -13,9 +13,10 @@ from commbench.model import Finding
 def find(case: CaseRecords) -> Iterator[Finding]:
     """Yield a finding if client and scheduler compute outside of their event loops.
 
-    There the client builds graphs, and the scheduler unpacks and orders them. What is saved is at
-    most the shorter of their time and that in which workers have no task, and at least the sum of
-    the two less the wall time.
+    There the client builds graphs, and the scheduler unpacks and orders them. Of a user's script it
+    is known for how long it does anything but wait for the cluster. What is saved is at most the
+    shorter of their time and that in which workers have no task, and at least the sum of the two
+    less the wall time.
     """
     # Without tasks there was nothing to prepare.
     if case.tasks.empty:
@@ -25,16 +26,20 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     if not case.has_client_process:
         whose = "the threads of client and scheduler compute "
     idle = case.share("idle_s")
-    computed = (client + scheduler).clip(upper=1.0)
+    script = case.in_script
+    computed = np.maximum(client + scheduler, script).clip(upper=1.0)
     yield Finding(
         statement=f"{whose}{scheduler.median():.0%} outside of their event loops; task threads "
         f"have no task {idle.median():.0%} of the time"
-        + f"; the script is longest at {case.longest_line('script')}"
+        + f"; the script takes {script.median():.0%}, longest at {case.longest_line('script')}"
         * bool(case.longest_line("script")),
         evidence="threads: cpu_seconds of the client's Python threads but its loop, and of the "
-        "scheduler's offload thread; profile: idle of the workers",
+        "scheduler's offload thread; profile: idle of the workers; line_times of the script",
         effect=case.effect(np.minimum(idle, computed), (idle + computed - 1).clip(lower=0.0)),
-        remedy="make smaller graphs: fewer and larger chunks, and no data in them or in "
+        remedy=f"let tasks do what the script does at {case.longest_line('script')}, or if it "
+        "sleeps there, wait for futures instead (as_completed); and "
+        * bool(script.median() >= computed.median() / 2 and case.longest_line("script"))
+        + "make smaller graphs: fewer and larger chunks, and no data in them or in "
         "arguments (client.scatter); compute in tasks, not in the script",
         doubt="what the script computes meanwhile may be independent of the tasks",
     )

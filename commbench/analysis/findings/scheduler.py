@@ -33,11 +33,11 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     threads do between them is saved at most.
     """
     scheduler, workers = case.message_work("scheduler"), case.message_work()
-    idle, seconds = case.share("idle_s"), case.tasks["seconds"].median()
+    idle, seconds = case.share("idle_s"), case.tasks["seconds"].mean()
     rate = case.n_tasks / case.wall_s.median()
     is_tiny = bool(
         # Few long tasks among many may take most of the time.
-        case.tasks["seconds"].mean() < _TINY_SECONDS
+        seconds < _TINY_SECONDS
         and case.transfers["nbytes"].sum() <= _TINY_BYTES * len(case.tasks)
         # Above this, loops are busy with something else.
         and workers.median() <= rate * _LOOP_SECONDS / case.n_workers
@@ -60,8 +60,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     queued *= bool(max(shares, default=0.0) >= _QUEUED)
     yield Finding(
         statement=f"the scheduler is busy {scheduler.median():.0%}{loops} of the time{queued}, "
-        f"with {case.n_tasks:.0f} tasks per iteration of {format_seconds(seconds)} each; task "
-        f"threads have none {idle.median():.0%} of the time",
+        f"with {case.n_tasks:.0f} tasks per iteration of {format_seconds(seconds)} on "
+        f"average; task threads have none of them {idle.median():.0%} of the time",
         evidence="profile: messages and no core of the scheduler and the workers, idle of the "
         "workers; tasks",
         effect=case.effect(*estimates),

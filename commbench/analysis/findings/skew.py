@@ -46,10 +46,18 @@ def find(case: CaseRecords) -> Iterator[Finding]:
                     f"{times:.1f} times as long as others' of the same names; or divide the data "
                     "evenly, if its tasks read more"
                 )
+            elif "compute_s" in parts and _n_with_tasks(case) < case.n_workers:
+                remedy = (
+                    "see why only some workers have tasks: if each waits for the one before, "
+                    "submit all first, unless they need each other; workers= and resources= may "
+                    "keep them there, and so may data that they have (client.rebalance); or "
+                    + remedy
+                )
             elif "compute_s" in parts and _is_chain(case):
                 remedy = (
-                    "see whether tasks need each other: hardly more than one runs at once; make "
-                    f"steps that are independent, or {remedy}"
+                    "see whether tasks need each other: hardly more than one runs at once; submit "
+                    "all before waiting for the first, make steps that are independent, or "
+                    + remedy
                 )
             who = f"worker {worker}" if worker else "one worker, another each time,"
             yield Finding(
@@ -100,6 +108,12 @@ def _slowness(case: CaseRecords, worker: str) -> float:
     if n.sum() > 1.2 * usual_n.sum() or has_more or not expected_s > 0:
         return 1.0
     return float(spent_s / expected_s)
+
+
+def _n_with_tasks(case: CaseRecords) -> float:
+    """Return how many workers have tasks in an iteration that has enough of them for all."""
+    workers = case.tasks.astype({"worker": "str"}).groupby(["launch", "iteration"])["worker"]
+    return float(workers.nunique().where(workers.size() >= case.n_workers).median())
 
 
 def _is_chain(case: CaseRecords) -> bool:

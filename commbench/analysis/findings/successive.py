@@ -74,7 +74,9 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         return
     effect = case.effect(np.minimum(paused, unused), np.minimum(paused, idle))
     yield Finding(
-        statement=f"{n.median():.0f} computations follow one after another, and "
+        statement=f"{n.median():.0f}"
+        + f" of {case.n_graphs:.0f}" * bool(case.n_graphs > n.median())
+        + " computations follow one after another, and "
         f"{paused.median():.0%} of the time no task runs",
         evidence="tasks and transfers: start_s, stop_s, graph; profile: asleep of scheduler and "
         "workers; threads: cpu_seconds of the client",

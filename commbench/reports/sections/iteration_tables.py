@@ -412,7 +412,7 @@ def profile_opening(run: Run) -> Iterator[Table]:
     if 0 < len(parts_s) <= _MAX_OPENING:
         yield from _thread_tables(run, parts_s)
     known = run.statements[run.statements["n_tasks"] > 0]
-    if run.is_user_code and (len(known) > 1 or (known["nbytes"] >= _LARGE_GRAPHS).any()):
+    if run.is_user_code and len(known):
         yield _statement_table(run, _MAX_STATEMENTS)
     lines = _line_table(run, _MAX_LINES, _LEAST_SHARE) if len(run.line_times) else None
     if lines and lines.rows:
