@@ -456,7 +456,3 @@ def test_a_slow_pair_is_marked(recorded):
     rows = pair_cells(recorded([case], 3 * records))["tcp"]
     assert [cell for row in rows for cell in row if cell.kind == "slow"] == [rows[1][3]]
     assert "slow: takes 8.0 times as long as the typical pair" in rows[1][3].description
-
-
-def test_a_run_has_the_same_page_every_time(full):
-    assert html.render(full) == html.render(full)

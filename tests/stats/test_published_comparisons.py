@@ -1,5 +1,4 @@
 import dataclasses
-import json
 import math
 
 import builders
@@ -8,7 +7,6 @@ from builders import address, end, launches, log_count, message, place, sample, 
 
 from commbench import stats
 from commbench.model import published
-from commbench.store.directory import RunStore, read_manifest
 
 
 def compared(recorded, figure, cases, records, scale=1.0):
@@ -246,17 +244,3 @@ def test_a_median_of_0_s_gives_no_ratio(recorded):
         recorded, "mpi4dask.merge_ri2", *times({("mpi", 2): 0.0, ("ucx:polling", 2): 1})
     )
     assert math.isnan(rows[0].here)
-
-
-def test_a_manifest_keeps_figure_and_scale(tmp_path):
-    run = builders.run([builders.case()])
-    suite = dataclasses.replace(run.suite, reproduces="mpi4dask.frontera", scale=0.5)
-    path = RunStore.create(tmp_path, dataclasses.replace(run, suite=suite)).path
-    suite = read_manifest(path).suite
-    assert (suite.reproduces, suite.scale) == ("mpi4dask.frontera", 0.5)
-    # Manifests of earlier versions have neither.
-    content = json.loads((path / "run.json").read_text())
-    del content["suite"]["reproduces"], content["suite"]["scale"]
-    (path / "run.json").write_text(json.dumps(content))
-    suite = read_manifest(path).suite
-    assert (suite.reproduces, suite.scale) == ("", 1.0)

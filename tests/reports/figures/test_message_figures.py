@@ -319,14 +319,6 @@ def test_no_figure_without_two_layers_of_latency(run):
     assert plot_layers(run) is None
 
 
-@pytest.mark.parametrize("layers", [LAYERS, ("coroutine", "comm")])
-@pytest.mark.parametrize("backends", [("tcp",), ("tcp", "ucx", "ucx:shm", "ucx:tcp+shm+nvlink+ib")])
-def test_no_text_of_layers_is_misplaced(backends, layers):
-    figure = plot_layers(layered(*backends, layers=layers))
-    assert figure.get_figwidth() * 100 == 900
-    assert misplaced(figure) == []
-
-
 def test_a_launch_of_a_coarse_clock_may_have_no_time(recorded, recwarn):
     case = builders.case(workload="pingpong")
     records = [
