@@ -70,7 +70,7 @@ def test_no_message_of_the_peer_is_under_way_when_the_clock_starts(measure, monk
     exchange, early = kind._exchange_windows, []
 
     async def late(self, payload):
-        stream = self._comm.stream if layer == "comm" else self._endpoint._stream
+        stream = self._comm.stream if layer == "comm" else self._endpoint._connection
         time.sleep(0.1)
         with contextlib.suppress(BlockingIOError):
             early.append(stream.socket.recv(1, socket.MSG_PEEK))
@@ -155,7 +155,7 @@ def joined():
             one = await tcp_endpoints.BLOCKING_TCP.connect(address)
             other = await made
             # The handler's end would close the connection with the listener.
-            return one, tcp_endpoints.BlockingTcpEndpoint(other._socket.dup())
+            return one, tcp_endpoints.BlockingTcpEndpoint(other._connection.dup())
 
     return asyncio.run(both())
 
