@@ -1,7 +1,8 @@
 """Records and cases with everything filled in that a test does not care about."""
 
 import functools
-from collections.abc import Iterable, Iterator, Mapping
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -359,11 +360,12 @@ def every_kind(case: Case) -> list[Record]:
 
 
 def launches(
-    case: Case, medians: Iterable[float], n_samples: int = 3, **given: Any
+    cases: Case | Iterable[Case], medians: Iterable[float], n_samples: int = 3, **given: Any
 ) -> list[Record]:
-    """Return launches of these medians that went well, each with a slow warm-up."""
-    records: list[Record] = []
-    for launch, median in enumerate(medians):
+    """Return launches of these medians that went well, each with a slow warm-up, of each case."""
+    medians, records = list(medians), []
+    each = [cases] if isinstance(cases, Case) else cases
+    for case, (launch, median) in itertools.product(each, enumerate(medians)):
         records.append(sample(case, 50 * median, launch=launch, iteration=-1, **given))
         for iteration in range(n_samples):
             spread = 0.01 * (iteration - (n_samples - 1) / 2)
@@ -371,6 +373,37 @@ def launches(
             records.append(sample(case, seconds, launch=launch, iteration=iteration, **given))
         records += [idle(case, launch=launch), end(case, launch=launch)]
     return records
+
+
+def launches_by_case(cases: Iterable[Case], medians: Iterable[Iterable[float]]) -> list[Record]:
+    """Return the launches of each case, which has its own medians."""
+    each = zip(cases, medians, strict=True)
+    return [record for case, some in each for record in launches(case, some)]
+
+
+def messages(
+    case: Case, seconds: Mapping[tuple[str, int], float], factors: Iterable[float] = 6 * (1.0,),
+    **given: Any,
+) -> list[Record]:  # fmt: skip
+    """Return a sample of each layer and size per launch, its time by its factor, and the ends."""
+    return ended(
+        message(case, factor * some, size, layer=layer, launch=launch, **given)
+        for launch, factor in enumerate(factors)
+        for (layer, size), some in seconds.items()
+    )
+
+
+def exchanges(
+    case: Case, seconds: float | Callable[[str, str], float], nbytes: int = 8_000_000, **given: Any
+) -> list[Record]:
+    """Return a transfer of each pair of workers, whose time may depend on sender and receiver."""
+    return [
+        transfer(
+            case, 0.0, seconds(src, dst) if callable(seconds) else seconds, nbytes,
+            src=src, dst=dst, **given,
+        )
+        for src, dst in itertools.permutations(map(str, range(case.cluster.n_workers)), 2)
+    ]  # fmt: skip
 
 
 def disturbed(case: Case) -> list[Record]:
@@ -390,11 +423,7 @@ def rivals(
 ) -> tuple[list[Case], list[Record]]:
     """Return a case over each of these backends, and its launches with these medians."""
     cases = [case(backend, workload, **given) for backend in medians]
-    return cases, [
-        record
-        for each, some in zip(cases, medians.values(), strict=True)
-        for record in launches(each, some)
-    ]
+    return cases, launches_by_case(cases, medians.values())
 
 
 def expanded(emitted: Iterable[Record | Batch]) -> list[Record]:

@@ -88,8 +88,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 def tag(monkeypatch: pytest.MonkeyPatch) -> Iterator[processes.Tag]:
     """Return the tag of whatever the test starts, all of which it ends."""
     tag = processes.Tag()
-    for name, value in tag.environ.items():
-        monkeypatch.setenv(name, value)
+    tag.set(monkeypatch)
     yield tag
     tag.end()
 

@@ -24,11 +24,8 @@ def generated(
     cases = cases_for(
         "merge", backends, {"shuffle": "tasks"}, ClusterSpec(n_workers=n_workers), launches=2
     )
-    few = [
-        record
-        for place, case in enumerate(cases)
-        for record in builders.launches(case, [1.0 + place, 1.1 + place])
-    ]
+    medians = [[1.0 + place, 1.1 + place] for place in range(len(cases))]
+    few = builders.launches_by_case(cases, medians)
     few += [_place(case, launch, worker) for case in cases for launch in (0, 1)
             for worker in range(n_workers)]  # fmt: skip
     store = builders.written(output, cases, few, id=f"{n_records}-{n_workers}")

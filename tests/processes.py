@@ -165,6 +165,10 @@ class Tag:
         """The variables for the environment of what the test starts."""
         return {_TAG: self.value}
 
+    def set(self, patch: pytest.MonkeyPatch) -> None:
+        """Mark this process, and so what it starts."""
+        patch.setenv(_TAG, self.value)
+
     def processes(self) -> list[Process]:
         """Return the living processes of the test."""
         return carrying(_TAG, self.value)

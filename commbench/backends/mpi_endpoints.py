@@ -208,13 +208,7 @@ def _endpoints(kind: type[_CommEndpoint]) -> Endpoints:
 
 
 def compile_and_load(source: Path) -> ctypes.CDLL:
-    """Compile `source` and load it into this process.
-
-    Raises
-    ------
-    LaunchError
-        If it can't be compiled.
-    """
+    """Compile `source` and load it into this process, or raise a LaunchError."""
     with tempfile.TemporaryDirectory(prefix="commbench-") as folder:
         library = Path(folder) / f"{source.stem}.so"
         command = [compiler() or "cc", "-O2", "-shared", "-fPIC", "-o", str(library), str(source)]

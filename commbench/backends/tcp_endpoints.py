@@ -21,37 +21,43 @@ _MAX_BUFFER_BYTES = sys.maxsize
 """No limit: tornado's default closes a stream that gets a message above 100 MiB."""
 
 
-class StreamEndpoint(Endpoint):
+class _TcpEndpoint(Endpoint):
+    """A stream or a socket, and the addresses of the socket."""
+
+    def __init__(self, connection: Any, used: socket.socket) -> None:
+        self._connection = connection
+        self.local_address, self.peer_address = (
+            "tcp://{}:{}".format(*name[:2]) for name in (used.getsockname(), used.getpeername())
+        )
+
+    async def receive_window(self, buffer: Any, count: int) -> None:
+        for _ in range(count):
+            await self.receive(buffer)
+
+    def abort(self) -> None:
+        self._connection.close()
+
+    async def close(self) -> None:
+        self._connection.close()
+
+
+class StreamEndpoint(_TcpEndpoint):
     """A tornado stream, as below Dask's comms; ``read_into`` fills the caller's buffer."""
 
     def __init__(self, stream: IOStream) -> None:
         stream.set_nodelay(True)
-        self._stream = stream
-        self.local_address, self.peer_address = (
-            "tcp://{}:{}".format(*name[:2])
-            for name in (stream.socket.getsockname(), stream.socket.getpeername())
-        )
+        super().__init__(stream, stream.socket)
 
     async def send(self, buffer: Any) -> None:  # noqa: D102
-        await self._stream.write(buffer.data)
+        await self._connection.write(buffer.data)
 
     async def receive(self, buffer: Any) -> None:  # noqa: D102
-        await self._stream.read_into(buffer.data)
+        await self._connection.read_into(buffer.data)
 
     async def send_window(self, buffer: Any, count: int) -> None:  # noqa: D102
         # A stream allows one reader at a time.
         for _ in range(count):
             await self.send(buffer)
-
-    async def receive_window(self, buffer: Any, count: int) -> None:  # noqa: D102
-        for _ in range(count):
-            await self.receive(buffer)
-
-    def abort(self) -> None:  # noqa: D102
-        self._stream.close()
-
-    async def close(self) -> None:  # noqa: D102
-        self._stream.close()
 
 
 @asynccontextmanager
@@ -79,7 +85,7 @@ async def _connect_stream(address: str) -> StreamEndpoint:
     return StreamEndpoint(stream)
 
 
-class BlockingTcpEndpoint(Endpoint):
+class BlockingTcpEndpoint(_TcpEndpoint):
     """A blocking socket: one ``sendall``, and ``recv_into`` until the buffer is full.
 
     The coroutines never suspend, so the event loop does not run between two messages.
@@ -88,12 +94,8 @@ class BlockingTcpEndpoint(Endpoint):
     def __init__(self, connection: socket.socket) -> None:
         connection.setblocking(True)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket = connection
+        super().__init__(connection, connection)
         self._sendall, self._recv_into = connection.sendall, connection.recv_into
-        self.local_address, self.peer_address = (
-            "tcp://{}:{}".format(*name[:2])
-            for name in (connection.getsockname(), connection.getpeername())
-        )
 
     async def send(self, buffer: Any) -> None:  # noqa: D102
         self._sendall(buffer)
@@ -127,10 +129,6 @@ class BlockingTcpEndpoint(Endpoint):
         for _ in range(count):
             self._sendall(buffer)
 
-    async def receive_window(self, buffer: Any, count: int) -> None:  # noqa: D102
-        for _ in range(count):
-            await self.receive(buffer)
-
     async def cross_windows(self, sent: Any, received: Any, count: int) -> None:
         """Send and receive in turns, each as far as possible without blocking.
 
@@ -141,14 +139,14 @@ class BlockingTcpEndpoint(Endpoint):
         n_sent = n_received = 0
         end = size * count
         both = select.poll()
-        both.register(self._socket, select.POLLIN | select.POLLOUT)
+        both.register(self._connection, select.POLLIN | select.POLLOUT)
         only_in = select.poll()
-        only_in.register(self._socket, select.POLLIN)
+        only_in.register(self._connection, select.POLLIN)
         while n_sent < end or n_received < end:
             moved = 0
             if n_sent < end:
                 try:
-                    moved = self._socket.send(outgoing[n_sent % size :], socket.MSG_DONTWAIT)
+                    moved = self._connection.send(outgoing[n_sent % size :], socket.MSG_DONTWAIT)
                     n_sent += moved
                 except BlockingIOError:
                     pass
@@ -163,12 +161,6 @@ class BlockingTcpEndpoint(Endpoint):
                     pass
             if not moved:
                 (both if n_sent < end else only_in).poll()
-
-    def abort(self) -> None:  # noqa: D102
-        self._socket.close()
-
-    async def close(self) -> None:  # noqa: D102
-        self._socket.close()
 
 
 @asynccontextmanager

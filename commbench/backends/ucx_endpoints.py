@@ -80,12 +80,7 @@ async def _connect(address: str) -> UcxEndpoint:
 
 
 def tool_times(text: str) -> ToolTimes:
-    r"""Return the numbers in the output of ``ucx_perftest -f -v``.
-
-    Raises
-    ------
-    LaunchError
-        If there are none.
+    r"""Return the numbers in the output of ``ucx_perftest -f -v``, or raise a LaunchError.
 
     Examples
     --------

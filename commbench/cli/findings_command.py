@@ -257,13 +257,7 @@ def _show(
 
 
 def _with(suite: Suite, given: dict[str, Any]) -> Suite:
-    """Return `suite` with the launches and the deadline that are given.
-
-    Raises
-    ------
-    UsageError
-        If one of them is too small.
-    """
+    """Return `suite` with the launches and the deadline that are given."""
     from commbench.harness.cases import validate_replication
 
     chosen = {"launches": given["launches"], "timeout_s": given["timeout"]}

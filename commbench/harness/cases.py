@@ -118,13 +118,7 @@ def cases_for(
 
 
 def validate_replication(given: Mapping[str, Any], cluster: ClusterSpec) -> None:
-    """Raise an error if a count or a deadline in `given`, by its name in ``Case``, is too small.
-
-    Raises
-    ------
-    UsageError
-        With the count or the deadline.
-    """
+    """Raise a UsageError if a count or deadline in `given`, named as in ``Case``, is too small."""
     for key, least in Case.counts().items():
         if given.get(key, least) < least:
             raise UsageError(f"{key} is {given[key]}; it must be at least {least}")

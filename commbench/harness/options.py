@@ -360,13 +360,7 @@ def verbosity_options() -> list[click.Option]:
 
 
 def validate_verbosity(given: Mapping[str, Any]) -> None:
-    """Raise an error if the options ask for more output and for less.
-
-    Raises
-    ------
-    UsageError
-        With the options.
-    """
+    """Raise a UsageError if the options ask for more output and for less."""
     if given.get("verbose") and given.get("quiet"):
         raise UsageError("--verbose prints all tables, and --quiet none; give one of them")
 

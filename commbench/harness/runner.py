@@ -189,12 +189,8 @@ def environment(launch: Launch, backend: Backend, scratch: Path) -> dict[str, st
 def _lines(pipe: Any, child: subprocess.Popen[bytes], deadline: float) -> Iterator[bytes | None]:
     """Yield the lines of `pipe`, and None after each quiet interval, until `child` ends.
 
-    The end of the pipe is not waited for, because a process that the child started may have it.
-
-    Raises
-    ------
-    TimeoutError
-        If the child runs at the deadline.
+    The end of the pipe is not waited for, because a process that the child started may have it. If
+    the child runs at the deadline, a TimeoutError is raised.
     """
     rest = b""
     os.set_blocking(pipe.fileno(), False)

@@ -310,13 +310,7 @@ class GivenCluster:
         return replace(spec, **chosen)
 
     def validate_used(self, suite: str) -> None:
-        """Raise an error if an override applied to no case.
-
-        Raises
-        ------
-        UsageError
-            With the options, and the cases that they are for.
-        """
+        """Raise a UsageError if an override applied to no case."""
         for group, requirement in (
             ("launcher", "has a cluster: each runs between two processes, which it starts itself"),
             ("gpu", "works on a GPU: their device is cpu, or auto where there is none"),
@@ -449,13 +443,7 @@ def choose_placement(
 
 
 def read_racks(path: Path) -> Mapping[str, tuple[str, ...]]:
-    """Return the hosts of each rack in a file, as in ``docs/topology.md``.
-
-    Raises
-    ------
-    UsageError
-        If the file is invalid.
-    """
+    """Return the hosts of each rack in a file as in ``docs/topology.md`` or raise a UsageError."""
     file: _RackFile = _read(path, _RackFile, "a file of racks")
     return file.racks
 

@@ -57,13 +57,7 @@ class Setting:
 
 
 def setting(name: str, text: str) -> Setting:
-    """Return the setting of this name, with one value.
-
-    Raises
-    ------
-    UsageError
-        If it is unknown.
-    """
+    """Return the setting of this name, which must be known, with one value."""
     return Setting(_known(name), (text,))
 
 
@@ -171,14 +165,9 @@ def _known(name: str) -> str:
 
 
 def validate_key(name: str) -> None:
-    """Raise an error if a key of Dask's configuration would have no effect.
+    """Raise a UsageError if a key of Dask's configuration would have no effect.
 
     Those of packages for Dask that it does not import are accepted, such as distributed-ucxx.
-
-    Raises
-    ------
-    UsageError
-        If it is unknown, or one of nannies.
     """
     import dask
     import distributed  # noqa: F401 - it fills in the configuration

@@ -198,13 +198,7 @@ class Launcher(ABC):
         return UnavailableError(f"the launcher {self.name}", reason, install_command(extra))
 
     def validate(self, spec: ClusterSpec, backend: Backend) -> None:
-        """Raise an error if this launcher can't start `spec` with `backend`.
-
-        Raises
-        ------
-        UsageError
-            With the problem and a remedy.
-        """
+        """Raise a UsageError, with a remedy, if this launcher can't start `spec` with `backend`."""
         if backend.has_secrets and self.remote(spec):
             raise UsageError(
                 f"the key of {backend.name} would be in commands or job scripts of the launcher "

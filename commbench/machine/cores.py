@@ -34,10 +34,7 @@ class Times(NamedTuple):
 def parse(text: str) -> frozenset[int]:
     """Return the numbers in a list as the kernel writes it; see cpuset(7), "List format".
 
-    Raises
-    ------
-    UsageError
-        If `text` is not such a list.
+    Another text is a UsageError.
 
     Examples
     --------

@@ -45,11 +45,6 @@ def _parse(text: str, units: Mapping[str, int | Fraction], what: str, example: s
 def parse_count(text: str, least: int | None = None) -> int:
     """Return the whole number in `text`, which must not be below `least`.
 
-    Raises
-    ------
-    UsageError
-        If `text` is not a whole number, or too small.
-
     Examples
     --------
     >>> parse_count("6"), parse_count("1e6"), parse_count("1.5M"), parse_count("250k")
@@ -68,12 +63,7 @@ def parse_count(text: str, least: int | None = None) -> int:
 
 
 def parse_bytes(text: str) -> int:
-    """Return the number of bytes in `text`.
-
-    Raises
-    ------
-    UsageError
-        If `text` is not a whole number of bytes.
+    """Return the number of bytes in `text`, which must be whole.
 
     Examples
     --------
@@ -129,11 +119,6 @@ def parse_memory(text: str, what: str, option: str) -> int | float:
     ----------
     what, option
         The kind of memory and the option, for the error.
-
-    Raises
-    ------
-    UsageError
-        If it is neither.
 
     Examples
     --------

@@ -106,13 +106,12 @@ class ComparedRuns:
         compared = {side_key(c.baseline_id, c.layer, c.payload_bytes) for c in self.comparisons}
         theirs = {side.key for side in measured_sides(self.candidate)}
         return {
-            self._case(side.case.id, side.case.variant, side.layer, side.payload_bytes):
-            side.case.workload
+            self._case(side.case.id, side.case.variant, *side.key[1:]): side.case.workload
             for side in measured_sides(self.baseline)
             if side_key(self.match.same.get(side.case.id, ""), *side.key[1:]) in theirs
             and side.key not in compared
             and self.control not in (side.case.backend, side.case.variant)
-        }  # fmt: skip
+        }
 
     @cached_property
     def lost(self) -> list[str]:
@@ -132,11 +131,10 @@ class ComparedRuns:
     def lost_workloads(self) -> dict[str, str]:
         """The workload of each layer and size of the lost cases, as comparisons are called."""
         return {
-            self._case(side.case.id, side.case.variant, side.layer, side.payload_bytes):
-            side.case.workload
+            self._case(side.case.id, side.case.variant, *side.key[1:]): side.case.workload
             for side in measured_sides(self.baseline)
             if side.case.id in self.lost
-        }  # fmt: skip
+        }
 
     @property
     def failed_launches(self) -> list[str]:

@@ -13,14 +13,9 @@ from commbench.errors import UnwritableError
 
 
 def write(path: Path, content: str | bytes) -> None:
-    """Write text, as UTF-8, or bytes to `path`, in an existing folder.
+    """Write text, as UTF-8, or bytes to `path`, in an existing folder, or raise an UnwritableError.
 
     A file that exists is replaced if all could be written.
-
-    Raises
-    ------
-    UnwritableError
-        If writing fails.
     """
     data = content.encode() if isinstance(content, str) else content
     with writing(path):

@@ -259,13 +259,7 @@ def damage_reported(path: Path) -> Iterator[None]:
 
 
 def read(path: Path, kind: str) -> pa.Table:
-    """Return the records in one part.
-
-    Raises
-    ------
-    ResultsError
-        If it can't be read.
-    """
+    """Return the records in one part; one that can't be read is a ResultsError."""
     wanted = schema(kind)
     with damage_reported(path), _opened(path, wanted) as file:
         for number in range(file.metadata.num_row_groups):

@@ -45,13 +45,7 @@ def encode(record: Record) -> str:
 
 
 def decode(line: str | bytes) -> Record:
-    """Return the record in a line of ``encode``.
-
-    Raises
-    ------
-    ValueError
-        If the line is not a valid record.
-    """
+    """Return the record in a line of ``encode``; another line is a ValueError."""
     fields = parse(line)
     record: Record = KINDS[fields.pop("record")](**fields)
     return record

@@ -294,13 +294,7 @@ def _row(cells: _Cells, run: Run, name: str) -> dict[str, Any]:
 
 
 def _read(file: Path) -> dict[str, Any]:
-    """Return the JSON object in `file`.
-
-    Raises
-    ------
-    ResultsError
-        If it can't be read, or is not a JSON object.
-    """
+    """Return the JSON object in `file`, or raise a ResultsError."""
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -311,13 +305,7 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _write(file: Path, content: Mapping[str, Any]) -> None:
-    """Write `file` atomically, and create its folders.
-
-    Raises
-    ------
-    UnwritableError
-        If writing fails.
-    """
+    """Write `file` atomically, and create its folders, or raise an UnwritableError."""
     temporary = file.with_name(file.name + ".part")
     with files.writing(file):
         file.parent.mkdir(parents=True, exist_ok=True)

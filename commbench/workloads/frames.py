@@ -86,11 +86,6 @@ class FrameWorkload(ClusterWorkload):
             The name and the data type of each column.
         sums
             A function of a partition and its number, which workers call.
-
-        Raises
-        ------
-        VerificationError
-            If they differ.
         """
         futures = list(finished_blocks(result, (n_partitions,)).values())
         for actual_dtypes in client.gather(client.map(_dtypes, futures, pure=False)):

@@ -179,11 +179,6 @@ class TaskGraph(Patterns.Params):
         Returns
         -------
         array of int64, ``(nbytes / 8,)``
-
-        Raises
-        ------
-        VerificationError
-            If an input is not that of the dependency.
         """
         import numpy
 
@@ -205,13 +200,7 @@ class TaskGraph(Patterns.Params):
         return numpy.tile(numpy.array([step, column]), self.nbytes // _PAIR_BYTES)
 
     def check(self, step: int, column: int, array: Any) -> None:
-        """Compare an array with what the task of this step and column returns.
-
-        Raises
-        ------
-        VerificationError
-            If they differ.
-        """
+        """Raise a VerificationError unless the task of this step and column returns this array."""
         is_right = array.nbytes == self.nbytes and bool(
             (array.reshape(-1, 2) == (step, column)).all()
         )

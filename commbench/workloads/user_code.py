@@ -326,13 +326,7 @@ def _parse(source: _Source) -> tuple[bytes, ast.Module]:
 
 
 def _function(source: _Source, tree: ast.Module) -> ast.FunctionDef:
-    """Return the definition of the function.
-
-    Raises
-    ------
-    UsageError
-        If there is none that takes a client, or if the file starts a cluster.
-    """
+    """Return the definition of the function, which takes a client; the file starts no cluster."""
     defined = {
         node.name: node
         for node in tree.body
@@ -403,13 +397,7 @@ def _clusters(statements: list[ast.stmt], imported: Mapping[str, str]) -> Iterat
 
 
 def _keywords(source: _Source, function: ast.FunctionDef) -> Mapping[str, Any]:
-    """Return the keywords of the function whose defaults are simple, with these.
-
-    Raises
-    ------
-    UsageError
-        If the function can't be called with a client alone.
-    """
+    """Return the simple defaults by keyword; a call must need no more than a client."""
     given = function.args
     names = [each.arg for each in (*given.posonlyargs, *given.args)]
     n_required = len(names) - len(given.defaults)

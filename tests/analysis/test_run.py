@@ -1,6 +1,5 @@
 import math
 from collections import Counter
-from itertools import permutations
 
 import builders
 import pytest
@@ -13,7 +12,7 @@ from commbench.model import registry
 from commbench.store import tables
 from commbench.store.records import TABLES
 
-CASE = builders.case()
+CASE = builders.case(n_workers=3)
 
 
 def test_cpu_time_is_per_byte_on_the_wire(recorded):
@@ -57,10 +56,7 @@ def test_idle_cores_are_in_every_row_of_their_case(recorded):
 
 FULL = [
     *launches(CASE, [1.0] * 6), builders.idle(CASE), wire(CASE, 100), log_count(CASE),
-    *(
-        transfer(CASE, 0, 100 if (src, dst) == ("0", "1") else 1, src=src, dst=dst)
-        for src, dst in 3 * [*permutations("012", 2)]
-    ),
+    *3 * builders.exchanges(CASE, lambda src, dst: 100 if src + dst == "01" else 1),
 ]  # fmt: skip
 
 

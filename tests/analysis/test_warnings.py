@@ -344,9 +344,7 @@ def test_failed_launches_that_a_resumed_run_has_not_repeated_are_missing(recorde
 
 def test_warnings_name_the_case_by_its_distinguishing_parameter(recorded):
     cases = [builders.case(params={"rows": 1, "shuffle": name}) for name in ("tasks", "p2p")]
-    records = [record for case in cases for record in launches(case, [1.0] * 6)] + [
-        wire(cases[1], 100)
-    ]
+    records = [*launches(cases, [1.0] * 6), wire(cases[1], 100)]
     (warning,) = recorded(cases, records).warnings
     text = "merge (shuffle=p2p) over tcp: the transfer logs saw none of the 100 B"
     assert warning.startswith(text)

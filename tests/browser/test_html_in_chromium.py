@@ -4,7 +4,6 @@
 """
 
 import base64
-import itertools
 import json
 import os
 import shutil
@@ -13,7 +12,7 @@ from pathlib import Path
 
 import builders
 import pytest
-from builders import failure, launches, transfer, transport
+from builders import failure, launches, transport
 from generated import N_WORKERS, generated
 from selenium import webdriver
 from selenium.webdriver import ActionChains, Keys
@@ -144,10 +143,10 @@ def odd(recorded, written):
     """Return the report of a run with a slow pair, missing pairs, failures and a nasty name."""
     cases = [builders.case(name, n_workers=5) for name in ("tcp", NASTY)]
     records = [
-        transfer(case, 0, 0.8 if (src, dst) == ("1", "3") else 0.1, src=src, dst=dst)
+        each
         for case in 3 * cases
-        for src, dst in itertools.permutations("01234", 2)
-        if (src, dst) != ("2", "0")
+        for each in builders.exchanges(case, lambda *ends: 0.8 if ends == ("1", "3") else 0.1)
+        if (each.src, each.dst) != ("2", "0")
     ]
     for i, case in enumerate(cases):
         records += launches(case, [1.0 + i] * 6)
@@ -360,9 +359,8 @@ def test_findings_with_their_evidence_are_not_cut_on_a_narrow_screen(page):
 @pytest.mark.parametrize("n_workers", [8, 64])
 def test_no_matrix_is_cut_on_a_narrow_screen(n_workers, window, recorded, written):
     case = builders.case(n_workers=n_workers)
-    pairs = itertools.permutations(map(str, range(n_workers)), 2)
-    records = [transfer(case, 0, 0.1, src=src, dst=dst) for src, dst in pairs]
-    page = Opened(window, written(recorded([case], [*launches(case, [1.0] * 6), *records])))
+    records = launches(case, [1.0] * 6) + builders.exchanges(case, 0.1)
+    page = Opened(window, written(recorded([case], records)))
     page.resize(400)
     scroll = "document.querySelector('.matrices .scroll')"
     assert page.run(f"{scroll}.scrollWidth <= {scroll}.clientWidth")

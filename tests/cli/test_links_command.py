@@ -98,14 +98,12 @@ def test_the_share_of_the_rate_alone_is_that_of_each_backend(recorded):
     for backend, share in (("tcp", 0.3), ("mpi", 0.9)):
         case = builders.case(backend, "links", n_workers=HOSTS, params={"sizes": [8_000_000]})
         cases.append(case)
-        for src, dst in itertools.permutations("0123", 2):
-            channels = {"rounds": 1.0, "alone": share} if src < dst else {"rounds": 1.0}
-            records += [
-                builders.transfer(case, 9 * i, 9 * i + seconds, src=src, dst=dst, channel=channel)
-                for channel, seconds in channels.items()
-                for i in range(3)
-            ]
-            records.append(builders.round_trip(case, 2e-3, src=src, dst=dst))
+        rounds = builders.exchanges(case, 1.0, channel="rounds")
+        alone = [
+            each for each in builders.exchanges(case, share, channel="alone") if each.src < each.dst
+        ]
+        records += 3 * (rounds + alone)
+        records += [builders.round_trip(case, 2e-3, src=each.src, dst=each.dst) for each in rounds]
     report = LinkReport(recorded(cases, builders.ended(records)))
     for backend, share in (("tcp", "30%"), ("mpi", "90%")):
         alone = f"{share} of its rate alone (median of 6 links, least {share})"
@@ -172,22 +170,17 @@ def test_rates_are_a_share_of_what_is_expected(recorded):
     assert (document["outcome"], len(document["links"])) == ("faulty", 12)
 
 
-def test_a_link_that_is_slow_in_rounds_only_is_congested_and_no_fault(recorded):
-    pair = ("0", "1")
-    for seconds, outcome in ((0.064, "fine"), (0.4, "faulty")):
-        again = [(*pair, 9 * i, 9 * i + seconds) for i in range(3)]
-        report = measured(recorded, [pair], again=again)
-        assert report.outcome == outcome
-
-
-def test_a_slow_link_is_compared_with_others_alone_or_in_rounds(recorded):
-    pair = ("0", "1")
-    for seconds, outcome in ((0.064, "fine"), (0.4, "faulty")):
-        again = [(*pair, 9 * i, 9 * i + seconds) for i in range(3)]
-        report = measured(recorded, [pair], again=again, only_alone=pair)
-        assert report.outcome == outcome
-        said = " ".join(pair_tables.no_slow_pair(report.run))
-        assert ("is slow alone" in said) == (outcome == "fine")
+# It is compared with others alone, or in rounds if there is no other.
+@pytest.mark.parametrize("only_alone", [None, ("0", "1")])
+@pytest.mark.parametrize(("seconds", "outcome"), [(0.064, "fine"), (0.4, "faulty")])
+def test_a_link_that_is_slow_in_rounds_only_is_congested_and_no_fault(
+    only_alone, seconds, outcome, recorded
+):
+    again = [("0", "1", 9 * i, 9 * i + seconds) for i in range(3)]
+    report = measured(recorded, [("0", "1")], again=again, only_alone=only_alone)
+    assert report.outcome == outcome
+    said = " ".join(pair_tables.no_slow_pair(report.run))
+    assert ("is slow alone" in said) == (outcome == "fine")
 
 
 def test_latencies_of_few_round_trips_are_not_fine(recorded):

@@ -15,7 +15,7 @@ from processes import invoke, usage_error
 from commbench import __version__, load
 from commbench.cli import run_command
 from commbench.cli.main import main
-from commbench.errors import UsageError
+from commbench.errors import UnavailableError, UsageError
 from commbench.studies import ab
 
 
@@ -103,21 +103,16 @@ def test_characters_that_the_encoding_lacks_are_replaced(encoding, shown, tmp_pa
 def test_list_has_all_kinds_of_plugins_and_the_faults_of_some(installed):
     faulty = type("Faulty", (), {"__init__": lambda *_: {}["gone"]})
     installed("backend", {"pigeon": faulty, "dove": ZeroDivisionError("of its module")})
-    installed("workload", {"coo": ZeroDivisionError("of its module")})
+    lacking = UnavailableError("workload broken", "it lacks a", "add a")
+    installed("workload", {"coo": ZeroDivisionError("of its module"), "broken": lacking})
     result = invoke("list")
     assert result.exit_code == 0
     assert result.stdout.count("unavailable: ZeroDivisionError('of its module')") == 2
     assert "pigeon           unavailable: KeyError('gone')" in result.stdout
+    assert "broken           unavailable: it lacks a\n" in result.stdout
     for name in ("merge", "pingpong", "tcp", "ucx", "markdown", "local"):
         assert name in result.stdout
     assert "\n messages\n  pingpong " in result.stdout
-
-
-def test_help_has_the_options_of_the_workload_and_of_every_run():
-    result = invoke("run", "merge", "--help")
-    assert result.exit_code == 0
-    for name in ("--frac-match", "--backends", "--launches"):
-        assert name in result.stdout
 
 
 @pytest.mark.parametrize("command", ["", *main.list_commands(None), "run merge", "run x.toml"])
@@ -136,7 +131,8 @@ def test_the_command_line_starts_from_dask():
         [sys.executable, "-m", "dask", "commbench", "run", "merge", "--help"],
         capture_output=True, text=True, check=True, timeout=processes.PATIENCE_SECONDS,
     )  # fmt: skip
-    assert "--frac-match" in ended.stdout
+    for name in ("--frac-match", "--backends", "--launches"):
+        assert name in ended.stdout
     assert ended.stderr == ""
 
 

@@ -32,9 +32,7 @@ def _path(tmp_path_factory):
     """Return a run: merges of 2 s (800 MB), a ping-pong of 1 and 8 ms; ucx never ended well."""
     records = builders.launches(CASES[0], [2.0] * 6)
     records += [builders.sample(CASES[1], 1.0), builders.end(CASES[1], ok=False)]
-    for launch in range(6):
-        records += [builders.message(CASES[2], size / 1e3, size, launch=launch) for size in (1, 8)]
-        records.append(builders.end(CASES[2], launch=launch))
+    records += builders.messages(CASES[2], {("comm", 1): 1e-3, ("comm", 8): 8e-3})
     output = tmp_path_factory.mktemp("results")
     return builders.written(output, CASES, records, environment=NODE1).path
 
@@ -165,9 +163,7 @@ def test_references_select_cases_that_differ_in_any_setting_of_the_cluster(tmp_p
         {"dask_config": {"distributed.comm.compression": None, "distributed.comm.offload": "1MiB"}},
     ]  # fmt: skip
     cases = [builders.case(cluster=ClusterSpec(**each)) for each in settings]
-    records = [
-        record for n, case in enumerate(cases) for record in builders.launches(case, [n + 1.0] * 6)
-    ]
+    records = builders.launches_by_case(cases, [[n + 1.0] * 6 for n in range(len(cases))])
     path = builders.written(tmp_path, cases, records, environment=NODE1).path
     check(path, "--write-reference", tmp_path / "new.toml")
     result = check(path, "--reference", tmp_path / "new.toml")
@@ -176,16 +172,12 @@ def test_references_select_cases_that_differ_in_any_setting_of_the_cluster(tmp_p
 
 
 def test_references_select_cases_that_differ_in_sizes_and_layers(tmp_path):
-    cases = [
-        builders.case(workload="pingpong", params={"sizes": (size,), "layers": (layer,)})
-        for size, layer in ((1, "comm"), (8192, "coroutine"))
-    ]
-    records = [
-        builders.message(case, 1e-3 * (1 + launch / 100), *case.params["sizes"], launch=launch,
-                         layer=case.params["layers"][0])
-        for case in cases for launch in range(6)
-    ]  # fmt: skip
-    path = builders.written(tmp_path, cases, builders.ended(records), environment=NODE1).path
+    cases, records = [], []
+    for layer, size in (("comm", 1), ("coroutine", 8192)):
+        params = {"sizes": (size,), "layers": (layer,)}
+        cases.append(builders.case(workload="pingpong", params=params))
+        records += builders.messages(cases[-1], {(layer, size): 1e-3})
+    path = builders.written(tmp_path, cases, records, environment=NODE1).path
     check(path, "--write-reference", tmp_path / "new.toml")
     result = check(path, "--reference", tmp_path / "new.toml")
     assert result.exit_code == 0, result.output
@@ -199,20 +191,14 @@ BAD = {
     ),
     "metric": ({"metric": '"latency"'}, "expected one of 'time', 'throughput', got 'latency'"),
     "no value": ({"value": ""}, "the key 'value' is missing"),
-    "no unit": ({"unit": ""}, "the key 'unit' is missing"),
-    "text for a value": ({"value": '"2.0"'}, "expected float, got '2.0'", ".value"),
-    "true for a value": ({"value": "true"}, "expected float, got True"),
-    "nan": ({"value": "nan"}, "expected a finite number, got nan"),
     "zero": ({"value": "0.0"}, "value is 0; it must be above 0"),
     "negative": ({"value": "-1.0"}, "value is -1; it must be above 0"),
     "lower above": ({"lower": "0.1"}, "lower is 0.1", "from -1 to 0"),
     "lower below": ({"lower": "-10"}, "lower is -10"),
     "upper": ({"upper": "-0.1"}, "upper is -0.1", "0 or more"),
-    "text for a tolerance": ({"upper": '"10%"'}, "upper", "'10%'"),
     "spread alone": ({"spread": "0.1"}, "spread and launches belong together"),
     "negative spread": ({"spread": "-0.1", "launches": "6"}, "spread is -0.1; it must be 0"),
     "one launch": ({"spread": "0.1", "launches": "1"}, "launches is 1; a spread needs at least 2"),
-    "unknown key": ({"tolerance": "0.1"}, "'tolerance'", "known: backend"),
     "unknown case": ({"backend": '"mpi"'}, "time of merge over mpi: no case", "merge over tcp"),
     "unknown parameter": ({"params": "{ row = 1 }"}, "unknown parameter 'row'", "'rows'?"),
     "other parameter": ({"params": "{ rows = 2 }"}, "no case of"),
@@ -269,10 +255,8 @@ def test_a_workload_that_counts_no_bytes_has_no_throughput(tmp_path):
 def test_the_size_of_all_pairs_at_once_is_that_of_a_block_as_in_json(tmp_path):
     case = builders.case(workload="all-to-all", n_workers=4)
     block = 16 * 2**20
-    records = [
-        builders.message(case, 0.5, 12 * block, launch=n, layer="together") for n in range(6)
-    ]
-    run = builders.written(tmp_path, [case], builders.ended(records), environment=NODE1).path
+    records = builders.messages(case, {("together", 12 * block): 0.5})
+    run = builders.written(tmp_path, [case], records, environment=NODE1).path
     (row,) = report(run)["cases"]
     table = {"workload": '"all-to-all"', "message_bytes": row["message_bytes"], "value": "0.5"}
     result = check(run, "--reference", references(tmp_path, table))
@@ -284,10 +268,7 @@ def test_the_size_of_all_pairs_at_once_is_that_of_a_block_as_in_json(tmp_path):
 
 
 def test_no_value_between_two_modes_is_a_reference(tmp_path):
-    records = [
-        record for case, seconds in zip(CASES, ([2, 7] * 6, [1] * 12), strict=False)
-        for record in builders.launches(case, seconds)
-    ]  # fmt: skip
+    records = builders.launches_by_case(CASES[:2], ([2, 7] * 6, [1] * 12))
     run = builders.written(tmp_path, CASES[:2], records, environment=NODE1).path
     check(run, "--write-reference", tmp_path / "new.toml")
     text = (tmp_path / "new.toml").read_text()

@@ -50,7 +50,7 @@ def write(
     given = {"id": name, "started_at": f"2025-01-{day:02}T0{hour}:00:00+00:00"}
     medians = [factor * value for value in STEADY]
     timed = cases if records_of is None else records_of
-    records = [*records, *(r for case in timed for r in builders.launches(case, medians))]
+    records = [*records, *builders.launches(timed, medians)]
     return builders.written(folder, cases, records, environment=MACHINE | change, **given).path
 
 
@@ -106,7 +106,7 @@ def test_a_backend_that_changed_more_than_the_control_is_slower(old, tmp_path):
 
 def test_launches_are_compared_with_the_control_of_their_block(old, tmp_path):
     drifting = [value * (1 + number) for number, value in enumerate(STEADY)]
-    records = [r for case in CASES for r in builders.launches(case, drifting)]
+    records = builders.launches(CASES, drifting)
     new = write(tmp_path, "new", records=records, records_of=())
     _, content = compared(old, new, "--control", "tcp")
     assert content["comparisons"][0]["verdict"] == "same"
@@ -134,12 +134,9 @@ def test_cases_without_the_control_are_undecided(arguments, status, kind, tmp_pa
     assert kinds == {"merge ucx": ["system-out"], "transpose-sum ucx": [kind]}
     # Of messages, each layer and size has its own control.
     pings = [builders.case(backend, "pingpong") for backend in ("tcp", "ucx")]
-    records = [
-        builders.message(case, value, size, launch=launch)
-        for case, sizes in zip(pings, ([1], [1, 8192]), strict=True)
-        for size in sizes for launch, value in enumerate(STEADY)
-    ]  # fmt: skip
-    path = builders.written(tmp_path, pings, builders.ended(records), id="sizes").path
+    records = builders.messages(pings[0], {("comm", 1): 1.0}, STEADY)
+    records += builders.messages(pings[1], {("comm", 1): 1.0, ("comm", 8192): 1.0}, STEADY)
+    path = builders.written(tmp_path, pings, records, id="sizes").path
     code, content = compared(path, again(path), *given)
     assert (code, content["without_control"]) == (status, ["pingpong ucx comm 8 KiB"])
 
@@ -380,14 +377,7 @@ def test_a_case_that_has_no_launch_in_the_second_run_fails(tmp_path):
 def test_too_few_launches_for_a_verdict_are_named(tmp_path):
     """Holm's correction for many cases may leave no room for any verdict."""
     case = builders.case("tcp", "pingpong")
-    records = [
-        record
-        for launch in range(6)
-        for record in [
-            *(builders.message(case, 1.0 + launch, 1 + size, launch=launch) for size in range(40)),
-            builders.end(case, launch=launch),
-        ]
-    ]
+    records = builders.messages(case, {("comm", 1 + n): 1.0 for n in range(40)}, range(1, 7))
     path = builders.written(tmp_path, (case,), records).path
     result = compare(path, again(path))
     assert result.exit_code == 4
@@ -405,7 +395,7 @@ NOISY = [1.0, 1.5, 2.0, 2.5, 3.0, 3.5]
     [((), 0), (("--undecided", "pass"), 0), (("--undecided", "fail"), 4)],
 )
 def test_undecided_cases_are_status_4_if_they_are_to_fail(arguments, status, tmp_path):
-    records = [r for case in CASES for r in builders.launches(case, NOISY)]
+    records = builders.launches(CASES, NOISY)
     path = write(tmp_path, "noisy", records=records, records_of=())
     result = compare(path, again(path), *arguments)
     assert result.exit_code == status
@@ -652,7 +642,7 @@ def test_a_failed_launch_that_a_resumed_run_has_replaced_is_status_0(
     old, tmp_path, stopping, block, status
 ):
     """With a budget, its block has the replacement, which can only be the last."""
-    ends = [r for case in CASES for r in builders.launches(case, [*STEADY, 1.0])]
+    ends = builders.launches(CASES, [*STEADY, 1.0])
     failed = [builders.end(case, launch=block, ok=False) for case in CASES]
     if block == 2:
         ends = [record for record in ends if record.launch != block]

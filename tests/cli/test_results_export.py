@@ -29,7 +29,7 @@ PINGPONG = builders.case(workload="pingpong", params={"sizes": (1, 8), "mode": "
 def merges(first_s):
     """Return six launches of each merge, each a tenth of a second slower than the one before."""
     medians = [first_s + n / 10 for n in range(6)]
-    return [record for case in MERGES for record in builders.launches(case, medians)]
+    return builders.launches(MERGES, medians)
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def test_run_without_a_good_launch_is_refused(tmp_path, form):
 
 def test_pyperf_names_have_the_parameters(recorded):
     cases = [builders.case(params={"rows": rows}) for rows in (1, 2)]
-    run = recorded(cases, [r for case in cases for r in builders.launches(case, [1.0] * 2)])
+    run = recorded(cases, builders.launches(cases, [1.0] * 2))
     suite = json.loads(pyperf_report.render(run))
     first, second = (benchmark["metadata"]["name"] for benchmark in suite["benchmarks"])
     assert first.replace("rows=1", "rows=2") == second

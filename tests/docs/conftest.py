@@ -38,13 +38,7 @@ def made_up_run(tmp_path_factory):
         seconds = (1 + launch / 100) * (1e-4 + size / 1e9)
         moved = size * (12 if channel == "together" else 1)
         records.append(builders.message(exchange, seconds, moved, launch=launch, layer=channel))
-        records += [
-            builders.transfer(
-                exchange, 0.0, seconds, size, src=str(src), dst=str(dst), launch=launch,
-                channel=channel,
-            )
-            for src, dst in itertools.permutations(range(4), 2)
-        ]  # fmt: skip
+        records += builders.exchanges(exchange, seconds, size, launch=launch, channel=channel)
     return builders.written(
         tmp_path_factory.mktemp("made-up"), [*merges, *pingpongs, exchange],
         builders.ended(records),

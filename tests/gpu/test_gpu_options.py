@@ -34,12 +34,6 @@ def installed(monkeypatch):
     return names
 
 
-@pytest.fixture
-def two_gpus(tmp_path, monkeypatch):
-    """Be a machine of two GPUs."""
-    fake_machine.two_gpus(tmp_path, monkeypatch)
-
-
 def problem(workload="all-to-all", cluster=SPEC, **params):
     """Return what is lacking for a case, in words."""
     lack = unmet(Case(workload=workload, backend="tcp", cluster=cluster, params=params))

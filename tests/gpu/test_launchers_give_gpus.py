@@ -3,7 +3,6 @@
 import importlib.util
 import shlex
 
-import fake_machine
 import processes
 import pytest
 import sshd
@@ -12,13 +11,8 @@ from fake_machine import launch, of_kind
 from commbench.launchers.mpirun import _ranks
 from commbench.model import Failure, TransportUsed, WorkerPlace
 
+pytestmark = pytest.mark.usefixtures("two_gpus")
 BLOCKS = {"sizes": (65536,)}
-
-
-@pytest.fixture(autouse=True)
-def machine(tmp_path, monkeypatch):
-    """Be a machine of two GPUs."""
-    fake_machine.two_gpus(tmp_path, monkeypatch)
 
 
 @pytest.mark.slow

@@ -1,19 +1,13 @@
 """A process works on the first GPU in CUDA_VISIBLE_DEVICES, and each worker gets another one."""
 
-import fake_machine
 import pytest
 
 from commbench.errors import UsageError
 from commbench.machine import gpu
 from commbench.model import ClusterSpec, Placement
 
+pytestmark = pytest.mark.usefixtures("two_gpus")
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-
-
-@pytest.fixture(autouse=True)
-def machine(tmp_path, monkeypatch):
-    """Be a machine of two GPUs."""
-    fake_machine.two_gpus(tmp_path, monkeypatch)
 
 
 def orders(variables):

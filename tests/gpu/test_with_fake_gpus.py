@@ -1,20 +1,14 @@
 """Launches with two fake GPUs."""
 
-import fake_machine
 import pytest
 from fake_machine import launch, of_kind
 
 from commbench.model import Failure, Sample, Setting, TransportUsed, WorkerPlace
 
+pytestmark = pytest.mark.usefixtures("two_gpus")
 LAYERS = ("raw", "coroutine", "comm", "worker")
 
 pytest.importorskip("mpi4py", reason="the backend mpi needs mpi4py")
-
-
-@pytest.fixture(autouse=True)
-def machine(tmp_path, monkeypatch):
-    """Be a machine of two GPUs."""
-    fake_machine.two_gpus(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("backend", [pytest.param("tcp", marks=pytest.mark.slow), "mpi"])

@@ -100,9 +100,3 @@ def test_a_script_is_interrupted_once_by_what_would_end_it(number):
         signal.raise_signal(number)
     assert interrupted == 1
     assert signal.getsignal(number) is signal.SIG_DFL
-
-
-def test_ignored_signals_neither_end_the_process_nor_raise():
-    interrupts.ignore()
-    for number in SIGNALS:
-        signal.raise_signal(number)

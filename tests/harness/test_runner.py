@@ -178,8 +178,7 @@ def faults(tmp_path_factory):
     hanging = plan[list(FAULTS).index("fake:hang")].case
     records = []
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in tag.environ.items():
-            patch.setenv(name, value)
+        tag.set(patch)
         for record in runner.run_plan(plan, path):
             records.append(record)
             if select([record], Sample, hanging):

@@ -86,7 +86,6 @@ BAD = {
         '[cluster]\ndevice = "tpu"\n' + MERGE, "device 'tpu'", "known: auto, cpu, gpu",
     ),
     "fraction for an integer": (MERGE + "params = {rows = 1.5}", "expected int, got 1.5", "rows"),
-    "bool for a parameter": (MERGE + "params = {rows = true}", "expected int, got True", "rows"),
     "unknown choice": (
         MERGE + 'params = {shuffle = "p3p"}', "expected one of 'dask', 'tasks', 'p2p', got",
         "shuffle",
@@ -115,17 +114,10 @@ BAD = {
         'cluster.dask_config = {"distributed.comm.compresion" = "lz4"}\n' + MERGE,
         "case[0]", "did you mean 'distributed.comm.compression'?",
     ),
-    "a variable of a nanny": (
-        'cluster.dask_config = {"distributed.nanny.pre-spawn-environ.OMP_NUM_THREADS" = 4}\n'
-        + MERGE, "the workers have no nanny", "Set the environment variable itself",
-    ),
     "workers that are given and varied": (
         MERGE + 'workers = [2, 4]\nvary = ["workers=1|8"]', "workers are given and varied",
     ),
     "the same case twice": (MERGE + MERGE, "merge over tcp", "twice"),
-    "the same backend in two spellings": (
-        MERGE + 'backends = ["ucx:tcp+shm", "ucx:shm+tcp"]', "ucx:tcp+shm", "twice",
-    ),
 }  # fmt: skip
 
 

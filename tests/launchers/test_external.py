@@ -76,8 +76,7 @@ def measure(dask_cluster, owner, output):
     assert any(entry["log"][1] for entry in before["workers"].values())
     tag = processes.Tag()
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in tag.environ.items():
-            patch.setenv(name, value)
+        tag.set(patch)
         run = processes.measured(
             "merge", "--rows", 20_000, "--launcher", "external", "--launches", 1,
             "--iterations", 4, "--scheduler", dask_cluster.file, "--shuffle", "tasks",

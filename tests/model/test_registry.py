@@ -101,16 +101,6 @@ def test_an_error_in_a_plugins_code_is_not_hidden(install, tmp_path, monkeypatch
         registry.load("backend", "mine")
 
 
-@pytest.mark.parametrize("kind", ["workload", "backend"])
-def test_list_goes_on_after_a_plugin_that_cannot_be_imported(install, kind):
-    install(kind, broken="no_such_module:Broken")
-    result = invoke("list")
-    assert result.exit_code == 0
-    (line,) = [line for line in result.stdout.splitlines() if line.startswith("  broken ")]
-    assert "unavailable: no_such_module:Broken can't be imported" in line
-    assert "\nsuites\n" in result.stdout
-
-
 def test_rules_that_cannot_be_imported_are_left_out(install):
     install("rule", broken="no_such_module:RULE")
     assert registry.loadable("rule") == {}

@@ -2,7 +2,6 @@ import builders
 import pytest
 from builders import launches, sample
 
-from commbench.model import TaskRecord
 from commbench.reports import html
 from commbench.reports.html import timeline
 
@@ -10,8 +9,7 @@ CASE = builders.case("tcp", workload="merge")
 
 
 def task(name, start_s, stop_s, **given):
-    given = {"case_id": CASE.id, "launch": 0, "iteration": 0, "worker": "0", "thread": 5} | given
-    return TaskRecord(**given, name=name, action="compute", start_s=start_s, stop_s=stop_s)
+    return builders.task(CASE, start_s, stop_s, name=name, **given)
 
 
 @pytest.fixture
@@ -20,7 +18,7 @@ def build(recorded):
 
     def run(*records):
         end = launches(CASE, [10.0])[-1]
-        whole = sample(CASE, 10.0, started_at_s=100.0)
+        whole = sample(CASE, 10.0, started_at_s=builders.EPOCH + 100.0)
         return recorded([CASE], [whole, *records, end])
 
     return run

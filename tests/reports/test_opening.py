@@ -407,7 +407,7 @@ def test_two_twins_are_named_once(recorded):
         for workload in ("merge", "svd")
         for backend in ("tcp", "tcp@2")
     ]
-    records = [record for case in cases for record in launches(case, SAME)]
+    records = launches(cases, SAME)
     (control,) = (
         text for text in map(str, opening.opening(recorded(cases, records))) if "Control" in text
     )
@@ -419,11 +419,7 @@ def test_cases_of_two_schedulers_are_compared(recorded):
         builders.case(name, cluster=ClusterSpec(launcher="external", scheduler=f"{name}://a:{n}"))
         for n, name in enumerate(("tcp", "ucx"), 8786)
     ]
-    records = [
-        record
-        for case, seconds in zip(cases, (1.0, 2.0), strict=True)
-        for record in launches(case, [seconds * each for each in SAME])
-    ]
+    records = builders.launches_by_case(cases, (SAME, [2 * each for each in SAME]))
     (verdict,) = opening.verdicts(recorded(cases, records))
     assert verdict == "merge: use tcp; ucx takes 2.00× as long as tcp."
 
@@ -461,16 +457,12 @@ def test_copies_of_memory_are_a_control(recorded):
 def test_slow_pairs_leave_room_for_the_verdicts(recorded):
     times = {"tcp": SAME, "mpi": [2 * seconds for seconds in SAME]}
     cases, records = builders.rivals(times, n_workers=5)
-    records += [
-        builders.transfer(
-            case, 0, 0.9 if {src, dst} in ({"0", "1"}, {"2", "3"}) else 0.1,
-            src=src, dst=dst, launch=launch, iteration=iteration,
-        )
-        for case in cases
-        for launch in range(len(SAME))
-        for iteration in range(3)
-        for src, dst in itertools.permutations("01234", 2)
-    ]  # fmt: skip
+
+    def seconds(*ends):
+        return 0.9 if {*ends} in ({"0", "1"}, {"2", "3"}) else 0.1
+
+    for case, launch, iteration in itertools.product(cases, range(len(SAME)), range(3)):
+        records += builders.exchanges(case, seconds, launch=launch, iteration=iteration)
     run = recorded(cases, records)
     first, *_ = opening.opening(run)
     verdict, *slow = first.split("\n")

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import builders
 import pytest
-from builders import end, place, sample, transfer, wire
+from builders import end, exchanges, place, sample, transfer, wire
 from shown import titled, titles
 
 from commbench.reports.html import pair_matrix
@@ -12,6 +12,11 @@ from commbench.reports.sections.pair_tables import no_slow_pair
 CASE = builders.case(workload="all-to-all", n_workers=3, params={"sizes": [1 << 20, 16 << 20]})
 MIB = 1 << 20
 PAIRS = list(itertools.permutations("012", 2))
+
+
+def first_is(seconds):
+    """Return times of transfers: 0.1 s, but from worker 0 to 1."""
+    return lambda src, dst: seconds if (src, dst) == ("0", "1") else 0.1
 
 
 def measured(slow=1.0):
@@ -132,10 +137,7 @@ def test_no_table_and_no_finding_without_slow_pairs(even):
 
 def test_a_slow_worker_is_one_finding(recorded):
     case = builders.case(n_workers=8)
-    records = [
-        transfer(case, 0, 1.0 if dst == "7" else 0.1, src=src, dst=dst)
-        for src, dst in itertools.permutations("01234567", 2)
-    ]
+    records = exchanges(case, lambda _, dst: 1.0 if dst == "7" else 0.1)
     (finding,) = recorded([case], 3 * records).findings
     assert "transfers to worker 7 take 10.0" in finding.statement
     assert "only what it receives is slow" in finding.remedy
@@ -160,14 +162,11 @@ def test_the_opening_answers_whether_a_pair_is_slow(
     n_workers, times, launches, n_ok, lines, recorded
 ):
     case = builders.case(n_workers=n_workers)
-    pairs = itertools.permutations(map(str, range(n_workers)), 2)
-    records = [
-        transfer(case, 0, 0.1, src=src, dst=dst, launch=launch)
-        for src, dst in pairs
-        for launch in range(launches)
-    ]
-    ends = [end(case, launch=launch, ok=launch < n_ok) for launch in range(launches)]
-    assert [*no_slow_pair(recorded([case], times * records + ends))] == lines
+    records = []
+    for launch in range(launches):
+        records += times * exchanges(case, 0.1, launch=launch)
+        records.append(end(case, launch=launch, ok=launch < n_ok))
+    assert [*no_slow_pair(recorded([case], records))] == lines
 
 
 @pytest.mark.parametrize(
@@ -185,28 +184,21 @@ def test_pairs_of_a_small_class_are_not_called_fast(channel, expected_Bps, left_
         for worker in "012"
         for launch in range(6)
     ]
-    for (src, dst), launch in itertools.product(PAIRS, range(6)):
-        seconds = 1.0 if src + dst == "01" else 0.1
-        given = {"src": src, "dst": dst, "launch": launch}
-        records += 3 * [transfer(case, 0, seconds, channel=channel, **given)]
+    for launch in range(6):
+        records += 3 * exchanges(case, first_is(1.0), launch=launch, channel=channel)
         for name in ("alone", "again") * (channel == "rounds"):
-            records.append(transfer(case, 0, 0.1, channel=name, **given))
+            records += exchanges(case, 0.1, launch=launch, channel=name)
     (line,) = no_slow_pair(recorded([case], records, expected_Bps=expected_Bps))
     assert line.endswith("1.0 times as long as that of the median one" + left_out)
 
 
 def test_a_pair_that_is_slow_in_rounds_only_is_not_called_chance(recorded):
     case = builders.case(n_workers=4)
-    records = [
-        transfer(case, 0, seconds, channel=channel, src=src, dst=dst, launch=launch)
-        for src, dst in itertools.permutations("0123", 2)
-        for launch in range(6)
-        for channel, seconds in (
-            ("alone", 0.1), ("again", 0.1), ("rounds", 0.3 if src + dst == "01" else 0.1)
-        )
-        for _ in range(3)
-    ]  # fmt: skip
-    run = recorded([case], records + [end(case, launch=launch) for launch in range(6)])
+    records = [end(case, launch=launch) for launch in range(6)]
+    for launch, channel in itertools.product(range(6), ("alone", "again", "rounds")):
+        seconds = first_is(0.3 if channel == "rounds" else 0.1)
+        records += 3 * exchanges(case, seconds, channel=channel, launch=launch)
+    run = recorded([case], records)
     assert run.slow_pairs.empty
     (line,) = no_slow_pair(run)
     assert line == (
@@ -217,26 +209,17 @@ def test_a_pair_that_is_slow_in_rounds_only_is_not_called_chance(recorded):
 
 def test_a_pair_that_is_slow_alone_in_most_launches_is_not_called_fast(recorded):
     case = builders.case(n_workers=4)
-    records = [
-        transfer(
-            case, 0, 0.1 if src + dst != "01" or channel == "alone" else 0.3 if launch else 0.09,
-            channel=channel, src=src, dst=dst, launch=launch,
-        )
-        for src, dst in itertools.permutations("0123", 2)
-        for launch in range(6)
-        for channel in ("alone", "again", "rounds")
-        for _ in range(3)
-    ]  # fmt: skip
-    run = recorded([case], records + [end(case, launch=launch) for launch in range(6)])
+    records = [end(case, launch=launch) for launch in range(6)]
+    for launch, channel in itertools.product(range(6), ("alone", "again", "rounds")):
+        seconds = first_is(0.1 if channel == "alone" else 0.3 if launch else 0.09)
+        records += 3 * exchanges(case, seconds, channel=channel, launch=launch)
+    run = recorded([case], records)
     assert "slow alone" not in "".join(no_slow_pair(run))
 
 
 def test_many_slow_links_have_four_findings(recorded):
     case = builders.case(n_workers=16)
-    records = [
-        transfer(case, 0, 1.0 if int(dst) - int(src) == 1 else 0.1, src=src, dst=dst)
-        for src, dst in itertools.permutations(map(str, range(16)), 2)
-    ]
+    records = exchanges(case, lambda src, dst: 1.0 if int(dst) - int(src) == 1 else 0.1)
     texts = [finding.statement for finding in recorded([case], 3 * records).findings]
     assert ["as long as ordinary" in text for text in texts] == [True, True, True, False]
     assert texts[3].count("from") == 6

@@ -1,11 +1,10 @@
-import itertools
 import json
 from dataclasses import replace
 
 import builders
 import processes
 import pytest
-from builders import place, transfer
+from builders import place
 from shown import titled, titles
 
 from commbench.model import ClusterSpec, Placement
@@ -17,8 +16,7 @@ FAR = {"host": "node2", "host_id": "another", "cpus": "0-3", "numa_nodes": "0-1"
 
 
 def measured(*places):
-    pairs = itertools.permutations("012", 2)
-    return [*places, *(transfer(CASE, 0, 0.1, src=src, dst=dst) for src, dst in pairs)]
+    return [*places, *builders.exchanges(CASE, 0.1)]
 
 
 TWO_HOSTS = measured(place(CASE, "0"), place(CASE, "1"), place(CASE, "2", **FAR))
@@ -83,8 +81,7 @@ def test_a_placement_is_named(recorded):
     placement = (Placement(cpus="0"), Placement(cpus="1", gpu=2, nic="eth0"))
     free = builders.case()
     placed = replace(free, cluster=ClusterSpec(placement=placement))
-    records = [record for case in (free, placed) for record in builders.launches(case, [1.0, 1.0])]
-    content = recorded([free, placed], records)
+    content = recorded([free, placed], builders.launches([free, placed], [1.0, 1.0]))
     assert {*content.case_labels.values()} == {
         "merge (placement=none)", "merge (placement=CPUs 0 / CPUs 1, GPU 2, eth0)",
     }  # fmt: skip

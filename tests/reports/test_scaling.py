@@ -95,7 +95,7 @@ def test_work_that_workers_can_not_share_has_no_efficiency(recorded, mode, n_row
         builders.case(workload="tiny-tasks", n_workers=n, varied=VARIED, params={"mode": mode})
         for n in (1, 2)
     ]
-    records = [record for case in cases for record in builders.launches(case, [1.0] * 6)]
+    records = builders.launches(cases, [1.0] * 6)
     assert len(recorded(cases, records).scaling) == n_rows
 
 
@@ -104,7 +104,7 @@ def test_bytes_that_each_but_one_receives_are_no_work_that_workers_share(recorde
         builders.case(workload="broadcast", n_workers=n, varied=VARIED, params={"size": 8})
         for n in (2, 8)
     ]
-    records = [record for case in cases for record in builders.launches(case, [1.0] * 6)]
+    records = builders.launches(cases, [1.0] * 6)
     assert recorded(cases, records).scaling.empty
 
 
@@ -118,7 +118,7 @@ def test_tasks_have_different_looks_in_the_figure(recorded):
         builders.case(workload=name, n_workers=n, varied=VARIED)
         for name in ("merge", "transpose-sum") for n in (1, 2)
     ]  # fmt: skip
-    records = [each for case in cases for each in builders.launches(case, SPREAD)]
+    records = builders.launches(cases, SPREAD)
     (axes,) = scaling_figure.plot(recorded(cases, records)).axes
     bars = axes.containers
     assert [each.get_label() for each in bars] == ["merge tcp", "transpose-sum tcp"]

@@ -43,11 +43,8 @@ def test_cases_with_different_parameters_have_separate_tables(recorded):
         for shuffle in ("tasks", "p2p")
         for name in ("tcp", "ucx")
     ]
-    records = [
-        record
-        for case, seconds in zip(cases, (1.0, 2.0, 10.0, 50.0), strict=True)
-        for record in launches(case, [seconds] * 6)
-    ]
+    seconds = (1.0, 2.0, 10.0, 50.0)
+    records = builders.launches_by_case(cases, ([each] * 6 for each in seconds))
     shown = [table for table in tables(recorded(cases, records)) if "time per" in table.title]
     assert ["shuffle=tasks" in table.title for table in shown] == [True, False]
     assert [[row[0] for row in table.rows] for table in shown] == [["tcp", "ucx"]] * 2
@@ -69,7 +66,7 @@ def test_cases_with_different_parameters_have_separate_tables(recorded):
 )
 def test_titles_have_the_settings_of_the_cluster(recorded, setting, words):
     cases = [builders.case(), builders.case(cluster=ClusterSpec(**setting))]
-    run = recorded(cases, [record for case in cases for record in launches(case, [1.0] * 6)])
+    run = recorded(cases, launches(cases, [1.0] * 6))
     titles = [table.title for table in tables(run) if "time per" in table.title]
     assert [words in title for title in titles] == [False, True]
 
@@ -132,12 +129,8 @@ def test_rates_sentences_and_scaling_have_both_modes_or_none(recorded):
     varied = {"varied": ("workers",), "workload": "tiny-tasks"}
     cases = [builders.case(n_workers=n, **varied) for n in (1, 2)]
     patterns = [builders.case(workload="patterns", params={"task_s": s}) for s in (1e-3, 4e-3)]
-    records = [
-        record
-        for case in (*cases, *patterns)
-        for record in launches(case, BIMODAL, n_operations=100, operations="tasks")
-    ]
-    run = recorded([*cases, *patterns], records)
+    cases += patterns
+    run = recorded(cases, launches(cases, BIMODAL, n_operations=100, operations="tasks"))
     assert titled(run, "tasks per second").rows[0][1:3] == ("11.0 or 79.0 ms", "90.9 or 12.7")
     assert titled(run, "Scaling of").rows[0][1] == "1.10 or 7.90 s"
     assert [row[1] for row in titled(run, "efficiency by").rows] == ["—"] * 3

@@ -4,7 +4,7 @@ import time
 import builders
 import numpy as np
 import pytest
-from builders import message, sample, wire
+from builders import message, messages, sample, wire
 
 from commbench import stats
 from commbench.analysis import warnings
@@ -63,11 +63,8 @@ def test_blocks_of_other_sizes_between_more_workers_are_not_compared(recorded, l
         builders.case(workload="all-to-all", n_workers=workers, varied=("workers",))
         for workers in (3, 4)
     ]
-    records = [
-        message(case, 1.0 + launch / 100, 12 << 20, layer=layer, launch=launch)
-        for case in cases for launch in range(6)
-    ]  # fmt: skip
-    assert len(recorded(cases, builders.ended(records)).comparisons) == n
+    records = [each for case in cases for each in messages(case, {(layer, 12 << 20): 1.0}, STEADY)]
+    assert len(recorded(cases, records).comparisons) == n
 
 
 def test_swapped_sides_give_the_inverse_ratio_and_verdict():
@@ -270,15 +267,11 @@ def test_only_cases_that_differ_in_their_backend_alone_are_compared(other, recor
     assert stats.comparisons(recorded_and_ended(cases, samples(cases, lambda *_: 1.0))) == []
 
 
-def test_message_sizes_are_compared_one_by_one(recorded_and_ended):
-    cases = [builders.case(name, "pingpong") for name in ("tcp", "ucx")]
-    records = [
-        message(case, size * (1 + i * size), size, launch=launch)
-        for i, case in enumerate(cases)
-        for size in (1, 4)
-        for launch in range(6)
-    ]
-    result = stats.comparisons(recorded_and_ended(cases, records))
+def test_message_sizes_are_compared_one_by_one(recorded):
+    tcp, ucx = (builders.case(name, "pingpong") for name in ("tcp", "ucx"))
+    records = messages(tcp, {("comm", 1): 1.0, ("comm", 4): 4.0})
+    records += messages(ucx, {("comm", 1): 2.0, ("comm", 4): 20.0})
+    result = stats.comparisons(recorded([tcp, ucx], records))
     assert {c.payload_bytes: c.ratio for c in result} == pytest.approx({1: 2.0, 4: 5.0})
 
 
@@ -551,18 +544,12 @@ def test_a_smaller_difference_than_that_of_twins_gives_no_verdict(recorded, twin
 def test_a_smaller_difference_than_that_of_memory_copies_gives_no_verdict(
     recorded, copies, expected
 ):
-    cases = [builders.case(name, "pingpong") for name in ("tcp", "mpi")]
-    factors = {"raw": 1.5, "memcpy": copies}
-    records = [
-        message(case, STEADY[n] * (factors[layer] if i else 1.0), size, layer=layer, launch=n)
-        for i, case in enumerate(cases)
-        for n in range(len(STEADY))
-        for layer, size in (("memcpy", 1000), ("raw", 1000), ("raw", 2000))
-    ]
-    run = recorded(cases, builders.ended(records))
-    before = recorded(cases, builders.ended([r for r in records if r.case_id == cases[0].id]))
+    tcp, mpi = cases = [builders.case(name, "pingpong") for name in ("tcp", "mpi")]
+    factors = {("memcpy", 1000): copies, ("raw", 1000): 1.5, ("raw", 2000): 1.5}
+    records = messages(tcp, dict.fromkeys(factors, 1.0), STEADY)
+    before, run = (recorded(cases, records + more) for more in ([], messages(mpi, factors, STEADY)))
     within = {(c.layer, c.payload_bytes): c.verdict for c in run.comparisons}
-    between = stats.between(before, run, {cases[0].id: cases[1].id})
+    between = stats.between(before, run, {tcp.id: mpi.id})
     assert within == {(c.layer, c.payload_bytes): c.verdict for c in between}
     # Copies of another size are no controls.
     assert within["raw", 1000] == expected
@@ -571,14 +558,10 @@ def test_a_smaller_difference_than_that_of_memory_copies_gives_no_verdict(
 
 def test_what_twins_contradict_remains_a_control_for_messages(recorded):
     cases = [builders.case(name, "pingpong") for name in ("tcp", "mpi", "tcp@2")]
-    factors = {"raw": (1.0, 1.5, 1.0), "memcpy": (1.0, 1.6, 2.0)}
-    records = [
-        message(case, STEADY[n] * factors[layer][i], 1000, layer=layer, launch=n)
-        for i, case in enumerate(cases)
-        for n in range(len(STEADY))
-        for layer in factors
-    ]
-    run = recorded(cases, builders.ended(records))
+    records = []
+    for case, raw, memcpy in zip(cases, (1.0, 1.5, 1.0), (1.0, 1.6, 2.0), strict=True):
+        records += messages(case, {("raw", 1000): raw, ("memcpy", 1000): memcpy}, STEADY)
+    run = recorded(cases, records)
     verdicts = {(c.layer, c.candidate): c.verdict for c in run.comparisons}
     assert verdicts == {
         ("raw", "mpi"): "inconclusive",

@@ -115,22 +115,15 @@ def test_pairs_that_no_difference_would_tell_apart_are_named(recorded):
 @pytest.mark.parametrize(("medians", "text"), [([0.0], COARSE), ([0.0, 1.0], "")])
 def test_medians_of_0_need_no_more_launches(medians, text, recorded):
     cases = [builders.case(name, "pingpong") for name in ("tcp", "mpi")]
-    records = [
-        builders.message(case, median * (1 + launch / 50), size, launch=launch)
-        for case in cases
-        for size, median in enumerate(medians, start=1)
-        for launch in range(6)
-    ]
-    assert resolution(recorded(cases, builders.ended(records))) == text
+    seconds = {("comm", size): median for size, median in enumerate(medians, start=1)}
+    factors = [1 + launch / 50 for launch in range(6)]
+    records = [each for case in cases for each in builders.messages(case, seconds, factors)]
+    assert resolution(recorded(cases, records)) == text
 
 
 def test_needed_launches_are_those_of_the_pairs_tested_together(recorded):
     cases = [builders.case(name, "pingpong") for name in ("tcp", "mpi")]
-    records = [
-        builders.message(case, 1e-3, size, launch=launch)
-        for case in cases
-        for size in range(1, 101)
-        for launch in range(2)
-    ]
     # One pair at each of a hundred sizes, not a hundred pairs.
-    assert resolution(recorded(cases, builders.ended(records))).endswith("and needs 6.")
+    seconds = {("comm", size): 1e-3 for size in range(1, 101)}
+    records = [each for case in cases for each in builders.messages(case, seconds, [1.0] * 2)]
+    assert resolution(recorded(cases, records)).endswith("and needs 6.")

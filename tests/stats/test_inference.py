@@ -95,7 +95,7 @@ def test_a_trend_with_equal_values_is_no_clearer_than_one_of_distinct_values():
     assert trend(np.ones(6)) == 1.0
 
 
-@pytest.mark.parametrize("n", [1, 2, 6, 7, 60, 1500])
+@pytest.mark.parametrize("n", [1, 2, 3, 5, 6, 7, 14, 60, 1500])
 @pytest.mark.parametrize("confidence", [0.5, 0.95, 0.99])
 def test_the_interval_of_a_median_is_the_narrowest_that_reaches_the_confidence(n, confidence):
     k, level = median_interval(n, confidence)

@@ -1,14 +1,12 @@
 import dataclasses
-import json
 import math
 
 import builders
 import pytest
-from builders import address, end, launches, log_count, message, place, sample, transfer
+from builders import address, end, launches, log_count, message, messages, place, sample, transfer
 
 from commbench import stats
 from commbench.model import published
-from commbench.store.directory import RunStore, read_manifest
 
 
 def compared(recorded, figure, cases, records, scale=1.0):
@@ -135,14 +133,12 @@ def test_a_ratio_without_its_other_half_is_unknown(recorded):
 
 
 def test_bandwidth_is_better_where_it_is_larger(recorded):
-    cases = [builders.case(name, "pingpong", cluster=cluster()) for name in ("mpi", "ucx:polling")]
-    records = [
-        message(case, seconds, size, launch=launch)
-        for case, seconds in zip(cases, (1.0, 4.0), strict=True)
-        for size in (1, 4096, 65536, 1 << 20, 2 << 20)
-        for launch in range(6)
-    ]
-    rows = compared(recorded, "mpi4dask.pingpong", cases, builders.ended(records))
+    mpi, ucx = (
+        builders.case(name, "pingpong", cluster=cluster()) for name in ("mpi", "ucx:polling")
+    )
+    sizes = [("comm", size) for size in (1, 4096, 65536, 1 << 20, 2 << 20)]
+    records = messages(mpi, dict.fromkeys(sizes, 1.0)) + messages(ucx, dict.fromkeys(sizes, 4.0))
+    rows = compared(recorded, "mpi4dask.pingpong", [mpi, ucx], records)
     assert [row.here for row in rows] == pytest.approx([4.0] * 4)
     assert [(row.quantity, row.n_points) for row in rows] == [
         ("latency", 1), ("latency", 2), ("latency", 1), ("bandwidth", 2),
@@ -246,17 +242,3 @@ def test_a_median_of_0_s_gives_no_ratio(recorded):
         recorded, "mpi4dask.merge_ri2", *times({("mpi", 2): 0.0, ("ucx:polling", 2): 1})
     )
     assert math.isnan(rows[0].here)
-
-
-def test_a_manifest_keeps_figure_and_scale(tmp_path):
-    run = builders.run([builders.case()])
-    suite = dataclasses.replace(run.suite, reproduces="mpi4dask.frontera", scale=0.5)
-    path = RunStore.create(tmp_path, dataclasses.replace(run, suite=suite)).path
-    suite = read_manifest(path).suite
-    assert (suite.reproduces, suite.scale) == ("mpi4dask.frontera", 0.5)
-    # Manifests of earlier versions have neither.
-    content = json.loads((path / "run.json").read_text())
-    del content["suite"]["reproduces"], content["suite"]["scale"]
-    (path / "run.json").write_text(json.dumps(content))
-    suite = read_manifest(path).suite
-    assert (suite.reproduces, suite.scale) == ("", 1.0)

@@ -130,12 +130,10 @@ def test_modes_that_are_multiples_of_the_tick_are_named(tick_rate, low_ms, words
 def test_the_warning_names_the_widest_split_but_no_copy_of_memory(recorded):
     case = builders.case(workload="pingpong")
     slowdowns = {("memcpy", 1): 20.0, ("comm", 1): 1.7, ("worker", 64): 7.9, ("worker", 1): 2.0}
-    records = [
-        builders.message(case, slow if launch % 2 else 1.0, size, launch=launch, layer=layer)
-        for (layer, size), slow in slowdowns.items()
-        for launch in range(6)
-    ]
-    (text,) = (text for text in recorded([case], builders.ended(records)).warnings
+    records = []
+    for key, slow in slowdowns.items():
+        records += builders.messages(case, {key: 1.0}, [1.0, slow] * 3)
+    (text,) = (text for text in recorded([case], records).warnings
                if "two modes" in text)  # fmt: skip
     assert "worker layer at 64 B: " in text
     assert "at 1.00 s and the others at 7.90 s (3 other sizes or layers do, too)" in text

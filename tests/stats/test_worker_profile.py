@@ -57,23 +57,101 @@ def test_both_profiles_add_up_to_the_wall_time_without_negative_parts(times, n_t
         assert sum(values) == pytest.approx(wall, abs=1e-9)
 
 
-def test_waits_of_a_p2p_shuffle_are_no_blocked_tasks():
-    run = builders.in_memory(
-        [CASE],
-        [
-            sample(CASE, 10.0),
-            thread_time(CASE, cpu_seconds=1.0),
-            activity(CASE, "execute", "thread-cpu", 1.0),
-            # Of 6 s, 2 waited until earlier bytes were sent.
-            task(CASE, 0, 6, name="shuffle-transfer"),
-            activity(CASE, "execute", "p2p-comms-limiter", 2.0),
-            task(CASE, 6, 9, name="shuffle-barrier"),
-            transfer(CASE, 6, 7, dst="0"),
-        ],
-    )
-    row = profile_of(run)
-    parts = (row.compute_s, row.blocked_s, row.data_s, row.idle_s)
-    assert parts == pytest.approx((1.0, 3.0, 3.0, 3.0))
+PROFILES = {
+    "waits of a P2P shuffle are no blocked tasks": (
+        {"compute_s": 1, "blocked_s": 3, "data_s": 3, "idle_s": 3},
+        thread_time(CASE, cpu_seconds=1.0),
+        activity(CASE, "execute", "thread-cpu", 1.0),
+        # Of 6 s, 2 waited until earlier bytes were sent.
+        task(CASE, 0, 6, name="shuffle-transfer"),
+        activity(CASE, "execute", "p2p-comms-limiter", 2.0),
+        task(CASE, 6, 9, name="shuffle-barrier"),
+        transfer(CASE, 6, 7, dst="0"),
+    ),
+    "parts of the task threads": (
+        dict(zip(TASK_PARTS, (2.5, 0.5, 0.5, 1.0, 1.0, 4.5), strict=True)),
+        thread_time(CASE, n_threads=2, cpu_seconds=6.0, wait_seconds=1.0),
+        activity(CASE, "execute", "thread-cpu", 4.0),
+        activity(CASE, "execute", "p2p-get-output-cpu", 1.0),
+        activity(CASE, "execute", "thread-noncpu", 9.0),
+        # In tasks for 8 s: 5 on a core, 1 in the queue, so 2 blocked.
+        task(CASE, 0, 5),
+        task(CASE, 2, 5, thread=2),
+        # Both threads are free in the last of its four seconds, none in two of them.
+        transfer(CASE, 2, 6, dst="0"),
+    ),
+    "tasks that have seceded are not blocked": (
+        {"compute_s": 4, "blocked_s": 1, "idle_s": 5},
+        thread_time(CASE, n_threads=2, cpu_seconds=8.0),
+        activity(CASE, "execute", "thread-cpu", 8.0),
+        activity(CASE, "execute", "seceded", 9.0),
+        # The first waits for the second one by worker_client.
+        task(CASE, 0, 10),
+        task(CASE, 1, 10, thread=2),
+    ),
+    "waits for a core between tasks are not subtracted from the time in tasks": (
+        {"compute_s": 4, "queue_s": 3, "blocked_s": 1},
+        thread_time(CASE, n_threads=1, cpu_seconds=4.0, wait_seconds=3.0),
+        activity(CASE, "execute", "thread-cpu", 4.0),
+        activity(CASE, "execute", "run-queue", 1.0),
+        task(CASE, 0, 6),
+    ),
+    "stolen time leaves known waits of tasks without CPU time": (
+        {"queue_s": 3, "blocked_s": 5},
+        task(CASE, 0, 8),
+        thread_time(CASE, wait_seconds=3.0),
+        activity(CASE, "execute", "run-queue", 3.0),
+        activity(CASE, "cores", "busy", 8.0),
+        activity(CASE, "cores", "stolen", 2.0),
+    ),
+    "attempts that failed and were retried are no idle time": (
+        # 4 s of the attempts, less the last one's 0.5 s, which is in the stream, too.
+        {"compute_s": 1, "other_cpu_s": 2, "blocked_s": 4, "idle_s": 3},
+        thread_time(CASE, n_threads=1, cpu_seconds=3.0, wait_seconds=0.0),
+        activity(CASE, "execute", "thread-cpu", 1.0),
+        # Their CPU time is within; the task stream has only the last attempt of each task.
+        activity(CASE, "execute", "failed", 5.0),
+        activity(CASE, "execute", "cancelled", 1.0),
+        task(CASE, 8, 9, nbytes=1),
+        task(CASE, 9, 9.5, nbytes=0),
+    ),
+    "a task that spins and fails is not blocked": (
+        {"compute_s": 0, "other_cpu_s": 5, "blocked_s": 0, "idle_s": 5},
+        thread_time(CASE, n_threads=1, cpu_seconds=5.0, wait_seconds=0.0),
+        activity(CASE, "execute", "failed", 5.0),
+        task(CASE, 1, 6, nbytes=0),
+    ),
+    "parts of the event loop": (
+        dict(zip(LOOP_PARTS, (0.75, 0.25, 2.0, 3.0, 1.5, 2.5), strict=True))
+        | {"other_threads_s": 1} | dict.fromkeys(TASK_PARTS, math.nan),
+        thread_time(
+            CASE, role="loop", cpu_seconds=6.0, wait_seconds=1.5, n_turns=2000,
+            idle_cpu_seconds=0.9, idle_wait_seconds=0.1, idle_n_turns=900,
+        ),
+        thread_time(CASE, role="offload", cpu_seconds=1.0),
+        activity(CASE, "get-data", "serialize", 1.5),
+        activity(CASE, "gather-dep", "decompress", 0.5),
+        activity(CASE, "gather-dep", "network", 50.0),
+    ),
+    "turns of a loop that sleeps when idle are not polls": (
+        {"poll_s": 0.2},
+        thread_time(
+            CASE, role="loop", cpu_seconds=6.0, n_turns=9000, idle_cpu_seconds=0.02,
+            idle_n_turns=20,
+        ),
+    ),
+    "poll time is unknown where turns were not counted": (
+        {"poll_s": math.nan, "messages_s": 6, "asleep_s": 4},
+        thread_time(CASE, role="loop", cpu_seconds=6.0),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
+def test_parts_of_ten_seconds(profile, recorded):
+    parts, *records = profile
+    row = profile_of(recorded([CASE], [sample(CASE, 10.0), *records]))
+    assert {name: getattr(row, name) for name in parts} == pytest.approx(parts, nan_ok=True)
 
 
 def test_workers_have_no_profile_where_many_join_or_leave():
@@ -88,58 +166,6 @@ def test_workers_have_no_profile_where_many_join_or_leave():
     assert known(joined, left) == 1
     # In another iteration nothing changes.
     assert known(joined, left, sample(CASE, 10.0, iteration=1), thread_time(CASE, iteration=1)) == 2
-
-
-def test_parts_of_the_task_threads(recorded):
-    run = recorded(
-        [CASE],
-        [
-            sample(CASE, 10.0),
-            thread_time(CASE, n_threads=2, cpu_seconds=6.0, wait_seconds=1.0),
-            activity(CASE, "execute", "thread-cpu", 4.0),
-            activity(CASE, "execute", "p2p-get-output-cpu", 1.0),
-            activity(CASE, "execute", "thread-noncpu", 9.0),
-            # In tasks for 8 s: 5 on a core, 1 in the queue, so 2 blocked.
-            task(CASE, 0, 5), task(CASE, 2, 5, thread=2),
-            # Both threads are free in the last of its four seconds, none in two of them.
-            transfer(CASE, 2, 6, dst="0"),
-        ],
-    )  # fmt: skip
-    row = profile_of(run)
-    assert [getattr(row, name) for name in TASK_PARTS] == pytest.approx(
-        [2.5, 0.5, 0.5, 1.0, 1.0, 4.5]
-    )
-
-
-def test_tasks_that_have_seceded_are_not_blocked(recorded):
-    run = recorded(
-        [CASE],
-        [
-            sample(CASE, 10.0),
-            thread_time(CASE, n_threads=2, cpu_seconds=8.0),
-            activity(CASE, "execute", "thread-cpu", 8.0),
-            activity(CASE, "execute", "seceded", 9.0),
-            # The first waits for the second one by worker_client.
-            task(CASE, 0, 10), task(CASE, 1, 10, thread=2),
-        ],
-    )  # fmt: skip
-    row = profile_of(run)
-    assert (row.compute_s, row.blocked_s, row.idle_s) == pytest.approx((4.0, 1.0, 5.0))
-
-
-def test_waits_for_a_core_between_tasks_are_not_subtracted_from_the_time_in_tasks(recorded):
-    run = recorded(
-        [CASE],
-        [
-            sample(CASE, 10.0),
-            thread_time(CASE, n_threads=1, cpu_seconds=4.0, wait_seconds=3.0),
-            activity(CASE, "execute", "thread-cpu", 4.0),
-            activity(CASE, "execute", "run-queue", 1.0),
-            task(CASE, 0, 6),
-        ],
-    )  # fmt: skip
-    row = profile_of(run)
-    assert (row.compute_s, row.queue_s, row.blocked_s) == pytest.approx((4.0, 3.0, 1.0))
 
 
 def test_what_a_hypervisor_takes_is_no_core_and_not_blocked(recorded):
@@ -159,78 +185,6 @@ def test_what_a_hypervisor_takes_is_no_core_and_not_blocked(recorded):
     assert parts() == parts(("busy", 8.0)) == pytest.approx((4.0, 1.0, 3.0, 0.0))
     # A fifth of the ten seconds for which the cores were wanted was stolen.
     assert parts(("busy", 8.0), ("stolen", 2.0)) == pytest.approx((4.0, 2.0, 2.0, 0.5))
-
-
-def test_stolen_time_leaves_known_waits_of_tasks_without_cpu_time(recorded):
-    records = [
-        sample(CASE, 10.0),
-        task(CASE, 0, 8),
-        thread_time(CASE, wait_seconds=3.0),
-        activity(CASE, "execute", "run-queue", 3.0),
-        activity(CASE, "cores", "busy", 8.0),
-        activity(CASE, "cores", "stolen", 2.0),
-    ]
-    row = profile_of(recorded([CASE], records))
-    assert (row.queue_s, row.blocked_s) == pytest.approx((3.0, 5.0))
-
-
-def test_attempts_that_failed_and_were_retried_are_no_idle_time(recorded):
-    run = recorded(
-        [CASE],
-        [
-            sample(CASE, 10.0),
-            thread_time(CASE, n_threads=1, cpu_seconds=3.0, wait_seconds=0.0),
-            activity(CASE, "execute", "thread-cpu", 1.0),
-            # Their CPU time is within; the task stream has only the last attempt of each task.
-            activity(CASE, "execute", "failed", 5.0),
-            activity(CASE, "execute", "cancelled", 1.0),
-            task(CASE, 8, 9, nbytes=1),
-            task(CASE, 9, 9.5, nbytes=0),
-        ],
-    )  # fmt: skip
-    row = profile_of(run)
-    parts = (row.compute_s, row.other_cpu_s, row.blocked_s, row.idle_s)
-    # 4 s of the attempts, less the last one's 0.5 s, which is in the stream, too.
-    assert parts == pytest.approx((1.0, 2.0, 4.0, 3.0))
-
-
-def test_a_task_that_spins_and_fails_is_not_blocked(recorded):
-    records = [
-        sample(CASE, 10.0), thread_time(CASE, n_threads=1, cpu_seconds=5.0, wait_seconds=0.0),
-        activity(CASE, "execute", "failed", 5.0), task(CASE, 1, 6, nbytes=0),
-    ]  # fmt: skip
-    row = profile_of(recorded([CASE], records))
-    parts = (row.compute_s, row.other_cpu_s, row.blocked_s, row.idle_s)
-    assert parts == pytest.approx((0.0, 5.0, 0.0, 5.0))
-
-
-def test_parts_of_the_event_loop(recorded):
-    run = recorded(
-        [CASE],
-        [
-            sample(CASE, 10.0),
-            thread_time(
-                CASE, role="loop", cpu_seconds=6.0, wait_seconds=1.5, n_turns=2000,
-                idle_cpu_seconds=0.9, idle_wait_seconds=0.1, idle_n_turns=900,
-            ),
-            thread_time(CASE, role="offload", cpu_seconds=1.0),
-            activity(CASE, "get-data", "serialize", 1.5),
-            activity(CASE, "gather-dep", "decompress", 0.5),
-            activity(CASE, "gather-dep", "network", 50.0),
-        ],
-    )  # fmt: skip
-    row = profile_of(run)
-    assert [getattr(row, name) for name in LOOP_PARTS] == pytest.approx(
-        [0.75, 0.25, 2.0, 3.0, 1.5, 2.5]
-    )
-    assert row.other_threads_s == 1.0
-    assert all(math.isnan(getattr(row, name)) for name in TASK_PARTS)
-
-
-def test_turns_of_a_loop_that_sleeps_when_idle_are_not_polls(recorded):
-    loop = {"cpu_seconds": 6.0, "n_turns": 9000, "idle_cpu_seconds": 0.02, "idle_n_turns": 20}
-    run = recorded([CASE], [sample(CASE, 10.0), thread_time(CASE, role="loop", **loop)])
-    assert profile_of(run).poll_s == pytest.approx(0.2)
 
 
 def test_a_loop_that_sleeps_wants_no_core_for_longer_than_it_uses_it():
@@ -258,13 +212,6 @@ def test_poll_time_is_unknown_where_tasks_went_on_in_the_idle_time(recorded):
     run = recorded([CASE], [*records, *known])
     (shares,) = stats.profile_shares(stats.worker_profiles(run), run).itertuples()
     assert (shares.poll, shares.messages, shares.asleep) == pytest.approx((0.5, 0.1, 0.4))
-
-
-def test_poll_time_is_unknown_where_turns_were_not_counted(recorded):
-    run = recorded([CASE], [sample(CASE, 10.0), thread_time(CASE, role="loop", cpu_seconds=6.0)])
-    row = profile_of(run)
-    assert math.isnan(row.poll_s)
-    assert (row.messages_s, row.asleep_s) == (6.0, 4.0)
 
 
 def test_gil_contention_is_unknown_where_not_measured(recorded):

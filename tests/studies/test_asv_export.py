@@ -38,7 +38,7 @@ class Project(Repository):
         }  # fmt: skip
         if records is None:
             medians = [factor * median for median in MEDIANS]
-            records = [record for case in cases for record in builders.launches(case, medians)]
+            records = builders.launches(cases, medians)
         run_id = f"run-{len(list(self.runs.glob('*')))}"
         store = builders.written(self.runs, cases, records, id=run_id, environment=environment)
         return store.path

@@ -85,6 +85,17 @@ def started(tmp_path_factory):
         yield client
 
 
+@contextlib.contextmanager
+def profiled(output, **options):
+    """Give a new cluster, its client and the run that records it."""
+    with (
+        LocalCluster(**QUIET | options) as cluster,
+        Client(cluster) as client,
+        commbench.profile(client, output=output) as run,
+    ):
+        yield cluster, client, run
+
+
 def state(client):
     """Return what a profile may have changed: plugins, the task stream, and logs."""
 
@@ -295,11 +306,7 @@ def test_a_client_on_a_measured_cluster_leaves_the_reason_as_it_is(started, tmp_
 
 
 def test_a_region_that_began_without_workers_is_a_case_of_its_own(tmp_path):
-    with (
-        LocalCluster(n_workers=0, threads_per_worker=2, **QUIET) as cluster,
-        Client(cluster) as client,
-        commbench.profile(client, output=tmp_path) as run,
-    ):
+    with profiled(tmp_path, n_workers=0, threads_per_worker=2) as (cluster, client, run):
         for n_workers in (0, 1, 1):
             cluster.scale(n_workers)
             if n_workers:
@@ -648,11 +655,7 @@ def test_the_use_of_cores_in_long_pauses_is_not_that_of_a_region(
 
 @pytest.mark.usefixtures("short_regions")
 def test_the_use_of_cores_is_unknown_if_a_worker_joined_and_ended(tmp_path):
-    with (
-        LocalCluster(n_workers=0, threads_per_worker=1, **QUIET) as cluster,
-        Client(cluster) as client,
-        commbench.profile(client, output=tmp_path) as run,
-    ):
+    with profiled(tmp_path, n_workers=0, threads_per_worker=1) as (cluster, client, run):
         cluster.scale(1)
         pid = client.submit(lambda: spin(0.5) or os.getpid()).result()
         cluster.scale(0)
@@ -669,11 +672,7 @@ def test_cpu_time_of_a_region_is_its_own_and_that_of_workers_which_join(tmp_path
         begin(profiler)
 
     monkeypatch.setattr(profile.Profiler, "begin", slow)
-    with (
-        LocalCluster(n_workers=0, threads_per_worker=1, **QUIET) as cluster,
-        Client(cluster) as client,
-        commbench.profile(client, output=tmp_path) as run,
-    ):
+    with profiled(tmp_path, n_workers=0, threads_per_worker=1) as (cluster, client, run):
         with run.region("nothing"):
             pass
         with run.region("joined"):
@@ -880,11 +879,7 @@ def test_no_client_is_a_usage_error(tmp_path):
 
 
 def test_threads_share_a_process_and_have_transfers_but_no_wire_bytes(tmp_path):
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=False, **QUIET) as cluster,
-        Client(cluster) as client,
-        commbench.profile(client, output=tmp_path) as run,
-    ):
+    with profiled(tmp_path, n_workers=2, threads_per_worker=1, processes=False) as (_, client, run):
         compute(client)
         shuffle(client)
     assert set(run.transfers["backend"]) == {"inproc"}
@@ -895,13 +890,9 @@ def test_threads_share_a_process_and_have_transfers_but_no_wire_bytes(tmp_path):
 
 def test_a_cluster_with_encryption_is_observed_by_the_security_of_its_client(tmp_path):
     pytest.importorskip("cryptography")
-    with (
-        LocalCluster(
-            n_workers=2, threads_per_worker=1, security=True, protocol="tls://", **QUIET
-        ) as cluster,
-        Client(cluster) as client,
-        commbench.profile(client, output=tmp_path) as run,
-    ):
+    with profiled(
+        tmp_path, n_workers=2, threads_per_worker=1, security=True, protocol="tls://"
+    ) as (_, client, run):
         compute(client)
     assert set(run.transports["transport"]) == {"tls/lo"}
     assert run.wire["nbytes"].sum() > 0
@@ -932,11 +923,7 @@ def test_the_record_has_the_other_workers_when_one_is_leaving_or_joining(own, tm
 
 
 def test_workers_that_join_and_leave_are_part_of_the_record(tmp_path):
-    with (
-        LocalCluster(n_workers=1, threads_per_worker=1, **QUIET) as cluster,
-        Client(cluster) as client,
-        commbench.profile(client, output=tmp_path) as run,
-    ):
+    with profiled(tmp_path, n_workers=1, threads_per_worker=1) as (cluster, client, run):
         cluster.scale(2)
         client.wait_for_workers(2, timeout=60)
         with run.region("two"):

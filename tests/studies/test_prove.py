@@ -254,11 +254,7 @@ def test_a_remedy_that_helps_is_proved_and_confirmed(fake_run, tmp_path):
 
 def test_a_gain_is_confirmed_by_the_least_difference_of_the_proof(recorded):
     proof = prove.plan(with_findings([FAKE], finding(FAKE, FAKE_SECONDS="0.97")), most=1)
-    records = [
-        record
-        for case, median in zip(proof.suite.cases, (1.0, 0.97), strict=True)
-        for record in builders.launches(case, [median] * 6)
-    ]
+    records = builders.launches_by_case(proof.suite.cases, ([1.0] * 6, [0.97] * 6))
     again = recorded(proof.suite.cases, records)
     assert prove.winner(prove.results(again, proof)) is None
     assert prove.winner(prove.results(again, proof, 0.01)) == proof.trials[0]
@@ -274,13 +270,10 @@ def test_a_gain_is_confirmed_by_the_least_difference_of_the_proof(recorded):
 def test_a_small_gain_is_confirmed_by_more_launches(n_launches, spread, gain, expected, recorded):
     dice = np.random.default_rng(0)
     proof = prove.plan(with_findings([FAKE], finding(FAKE, FAKE_SECONDS="0.9")), most=1)
-    records = [
-        record
-        for case, median in zip(proof.suite.cases, (1.0, 1 - gain), strict=True)
-        for record in builders.launches(
-            case, (median * dice.lognormal(0, spread, n_launches)).tolist()
-        )
+    medians = [
+        (median * dice.lognormal(0, spread, n_launches)).tolist() for median in (1.0, 1 - gain)
     ]
+    records = builders.launches_by_case(proof.suite.cases, medians)
     ((_, compared),) = prove.results(recorded(proof.suite.cases, records), proof)
     assert prove.n_confirming(dataclasses.replace(compared, ratio=1 - gain)) in expected
     for detectable in (math.inf, math.nan):
@@ -424,14 +417,9 @@ def test_undecided_remedies_are_measured_again_unless_the_design_is_given(
         remedies = [case.cluster.env["FAKE_SECONDS"] for case in suite.cases if case.cluster.env]
         runs.append((remedies, given["budget"]))
         medians = {"0.5": again if len(runs) > 1 else [0.7, 1.3], "1.0": [2.0, 2.0]}
-        records = [
-            record
-            for case in suite.cases
-            for record in builders.launches(
-                case, medians.get(case.cluster.env.get("FAKE_SECONDS"), [0.99, 1.01]) * 6
-            )
-        ]
-        return recorded(suite.cases, records)
+        given_s = [case.cluster.env.get("FAKE_SECONDS") for case in suite.cases]
+        times = [6 * medians.get(each, [0.99, 1.01]) for each in given_s]
+        return recorded(suite.cases, builders.launches_by_case(suite.cases, times))
 
     monkeypatch.setattr(findings_command, "_measure", measure)
     done = processes.invoke("prove", fake_run, "--trials", 2, *arguments.split())

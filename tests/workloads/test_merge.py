@@ -138,7 +138,7 @@ CORRUPTIONS = {
     "narrow": (_first_partition(lambda f: f.astype("int32")), "int32"),
     "column lost": (lambda joined: joined[["key", "payload_x"]], "expected.*payload_y"),
     "partition lost": (lambda joined: joined.partitions[[0]], r"expected \(2,\) blocks"),
-    "in one partition": (lambda joined: joined.repartition(npartitions=1), r"expected \(2,\)"),
+    "in three partitions": (lambda joined: joined.repartition(npartitions=3), r"found \(3,\)"),
 }  # fmt: skip
 
 

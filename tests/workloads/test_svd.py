@@ -71,7 +71,6 @@ CORRUPTIONS = {
     "too narrow v": (lambda u, s, v: (u, s, v[:, :4]), r"v: expected the shape \(5, 5\)"),
     "too narrow u": (lambda u, s, v: (u[:, :4], s, v), r"block \(0, 0\) of u.*found \(20, 4\)"),
     "rows of u lost": (lambda u, s, v: (u[:90], s, v), r"block \(4, 0\) of u.*found \(10, 5\)"),
-    "chunk of u lost": (lambda u, s, v: (u[:80], s, v), r"expected \(5, 1\) blocks"),
     "v lost": (lambda *arrays: arrays[:2], "found 2 arrays"),
 }
 

@@ -235,12 +235,7 @@ def measure_with_tool(
     """Emit one sample per message size, and return the transport as seen by each end.
 
     The tool's messages can't be accessed, so samples are not verified. It reports one number for
-    all messages of a size, so there is one sample per size.
-
-    Raises
-    ------
-    LaunchError
-        If the tool fails.
+    all messages of a size, so there is one sample per size. If it fails, a LaunchError is raised.
     """
     case = launch.case
     latency = workload.mode == "latency"

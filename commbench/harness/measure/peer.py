@@ -241,12 +241,8 @@ def _command_on(
 def _address_towards(host: str) -> str:
     """Return the IP address by which `host`, the initiator's, can reach this one.
 
-    It is that to which SSH has connected, or that of the route to `host`.
-
-    Raises
-    ------
-    LaunchError
-        If there is none but that of the loopback interface.
+    It is that to which SSH has connected, or that of the route to `host`. That of the loopback
+    interface is a LaunchError.
     """
     if connection := os.environ.get(_CONNECTION):
         # The client's address and port, and the server's.

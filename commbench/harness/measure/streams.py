@@ -216,13 +216,8 @@ def together(timings: Sequence[Sequence[Timing]]) -> tuple[float, float, float]:
     """Return the start and duration of the time when all pairs ran, and their windows in it.
 
     This time is from the start of the last pair's first window to the end of the first pair's last
-    one. Windows that overlap with it count in part. `timings` has the windows of each pair, in
-    seconds by the same clock.
-
-    Raises
-    ------
-    LaunchError
-        If they never ran at the same time.
+    one; if there is none, a LaunchError is raised. Windows that overlap with it count in part.
+    `timings` has the windows of each pair, in seconds by the same clock.
 
     Examples
     --------

@@ -110,10 +110,7 @@ def env_for_processes(
 ) -> tuple[dict[str, str], ...]:
     """Return the GPU variables of processes that exchange messages; empty for host memory.
 
-    Raises
-    ------
-    UsageError
-        If there are too few GPUs.
+    Too few GPUs are a UsageError.
     """
     if spec.device != "gpu":
         return ({},) * n_processes
@@ -121,13 +118,7 @@ def env_for_processes(
 
 
 def env_for_workers(spec: ClusterSpec, environ: Mapping[str, str]) -> tuple[dict[str, str], ...]:
-    """Return the GPU variables of the workers of a cluster on this host.
-
-    Raises
-    ------
-    UsageError
-        If there are too few GPUs.
-    """
+    """Return the GPU variables of workers on this host, or raise a UsageError if it has too few."""
     placed = [placement.gpu for placement in spec.placement] or [None] * spec.n_workers
     others = (
         env_for_processes(spec, len(placed), environ) if None in placed else ({},) * len(placed)
@@ -168,13 +159,7 @@ def _too_few(
 
 
 def validate(spec: ClusterSpec, backend: str) -> None:
-    """Check the GPU settings of `spec`, independently of the machine.
-
-    Raises
-    ------
-    UsageError
-        With the problem and a remedy.
-    """
+    """Raise a UsageError if the GPU settings of `spec` are wrong on any machine."""
     if spec.workers_per_gpu < 1:
         raise UsageError(f"{spec.workers_per_gpu} workers per GPU; at least 1 (--workers-per-gpu)")
     if spec.device != "gpu":

@@ -207,13 +207,7 @@ def parse(text: str) -> Matrix:
 
 
 def read_host(path: Path) -> Host:
-    """Return the host described in a file with the output of ``nvidia-smi topo -m``.
-
-    Raises
-    ------
-    UsageError
-        If it can't be read, or has another content.
-    """
+    """Return the host in a file of the output of ``nvidia-smi topo -m``, or raise a UsageError."""
     try:
         with path.open("rb") as file:
             text = file.read(_MAX_BYTES).decode()

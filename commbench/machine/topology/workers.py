@@ -271,11 +271,7 @@ def separate_cpus(host: Host, n_workers: int, n_cpus: int) -> tuple[Placement, .
 
     The CPUs of a worker are on one NUMA node, unless there are too few nodes for that. Each is on a
     separate physical core; if there are too few, no two workers share one, unless they have to.
-
-    Raises
-    ------
-    UsageError
-        If this process may use too few CPUs.
+    If this process may use too few CPUs, a UsageError is raised.
     """
     nodes = [cores.parse(_usable(host, node.cpus)) for node in host.nodes]
     everything = sorted(host.allowed or {number for node in nodes for number in node})
@@ -316,13 +312,7 @@ def _fill(parts: Iterable[list[int]], n_cpus: int) -> Iterator[list[int]]:
 
 
 def validate_placement(placement: Sequence[Placement], host: Host) -> None:
-    """Raise an error if `placement` names CPUs, GPUs or NICs that `host`, this one, lacks.
-
-    Raises
-    ------
-    UsageError
-        With the worker, its binding, and what exists.
-    """
+    """Raise a UsageError if `placement` names CPUs, GPUs or NICs that `host`, this one, lacks."""
     gpus = {gpu.index for gpu in host.gpus}
     nics = {name for nic in host.nics for name in (nic.ucx_name, *nic.interfaces)}
     nics |= {f"{nic.name}:{port}" for nic in host.nics for port in nic.ports}

@@ -65,34 +65,12 @@ def test_a_wrong_acknowledgement_voids_the_window(measure, monkeypatch, layer, m
 
 
 @pytest.mark.parametrize("layer", ["coroutine", "comm"])
-def test_no_announced_message_is_under_way_when_the_clock_starts(measure, monkeypatch, layer):
-    kind = exchanges.CommConversation if layer == "comm" else exchanges.EndpointConversation
-    calls = []
-
-    def logged(name):
-        call = getattr(kind, name)
-
-        def logging(self, buffer):
-            calls.append(name)
-            return call(self, buffer)
-
-        monkeypatch.setattr(kind, name, logging)
-
-    for name in ("_send", "_receive", "_exchange_windows"):
-        logged(name)
-    measure(layers=(layer,), sizes=(100,), mode="bidirectional", window=4)
-    sent = [n for n, name in enumerate(calls) if name == "_send"]
-    assert sent
-    assert {calls[n + 1] for n in sent} == {"_receive"}
-
-
-@pytest.mark.parametrize("layer", ["coroutine", "comm"])
 def test_no_message_of_the_peer_is_under_way_when_the_clock_starts(measure, monkeypatch, layer):
     kind = exchanges.CommConversation if layer == "comm" else exchanges.EndpointConversation
     exchange, early = kind._exchange_windows, []
 
     async def late(self, payload):
-        stream = self._comm.stream if layer == "comm" else self._endpoint._stream
+        stream = self._comm.stream if layer == "comm" else self._endpoint._connection
         time.sleep(0.1)
         with contextlib.suppress(BlockingIOError):
             early.append(stream.socket.recv(1, socket.MSG_PEEK))
@@ -177,7 +155,7 @@ def joined():
             one = await tcp_endpoints.BLOCKING_TCP.connect(address)
             other = await made
             # The handler's end would close the connection with the listener.
-            return one, tcp_endpoints.BlockingTcpEndpoint(other._socket.dup())
+            return one, tcp_endpoints.BlockingTcpEndpoint(other._connection.dup())
 
     return asyncio.run(both())
 

@@ -94,9 +94,12 @@ def _tasks(dice, case, at, worker, threads, began, wall, count):
 
 def pingpong(
     backend, *, latency_s=50e-6, bandwidth=1.2e9, sizes=tuple(4**n for n in range(12)),
-    launches=6, layers=("comm",), **params,
+    launches=6, layers=("comm",), slow=lambda *_: 1, **params,
 ):  # fmt: skip
-    """Return a case of the ping-pong and its records: a few messages of every size and launch."""
+    """Return a case of the ping-pong and its records: a few messages of every size and launch.
+
+    `slow` is the factor of the times of a layer in a launch.
+    """
     case = Case(workload="pingpong", backend=backend, launches=launches, params=params)
     dice, records, sizes = random.Random(backend), [], list(sizes)
     for launch in range(launches):
@@ -105,6 +108,7 @@ def pingpong(
             for size in sizes:
                 drift = dice.lognormvariate(0, 0.08)
                 exact = latency_s * (1 + depth) + size / bandwidth * (1 + depth / 3)
+                exact *= slow(layer, launch)
                 records += [
                     builders.message(
                         case, exact * drift * dice.uniform(1, 1.1), size, layer=layer,

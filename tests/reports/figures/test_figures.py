@@ -51,6 +51,8 @@ def made_up_run(name):
         case "ping-pong, three layers":
             layers = ("comm", "raw", "worker")
             return together(*(pingpong(b, layers=layers, launches=2) for b in five[:3]))
+        case "ping-pong, all layers":
+            return together(*(pingpong(b, layers=LAYERS, launches=2) for b in five[:4]))
         case "ping-pong, one size":
             return together(*(pingpong(b, sizes=[8 << 20]) for b in five))
         case "ping-pong, one launch":
@@ -73,6 +75,7 @@ RUNS = {
     "two backends, two workers": WORKLOADS, "five backends, eight workers, failures": WORKLOADS,
     "many workers with long names": WORKLOADS, "extreme ranges": WORKLOADS,
     "ping-pong of five backends": PINGPONGS, "ping-pong, three layers": PINGPONGS,
+    "ping-pong, all layers": (plot_layers,),
     "ping-pong, one size": PINGPONGS, "ping-pong, extreme ranges": PINGPONGS,
 }  # fmt: skip
 SLOW_RUNS = {

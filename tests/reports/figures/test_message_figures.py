@@ -214,12 +214,8 @@ def test_bars_of_layers_are_stacked_from_the_wire_up():
 
 
 def test_a_line_goes_to_the_time_of_a_layer_that_takes_longer_than_one_above():
-    case, records = pingpong("tcp", layers=("raw", "comm"), sizes=[1])
-    faster = [
-        dataclasses.replace(r, seconds=r.seconds / 10) if getattr(r, "layer", "") == "comm" else r
-        for r in records
-    ]
-    run = in_memory([case], faster)
+    faster = {"raw": 1, "comm": 0.1}
+    run = layered("tcp", layers=[*faster], sizes=[1], slow=lambda layer, _: faster[layer])
     raw, comm = stats.summaries(run).set_index("layer").median_s[["raw", "comm"]]
     (axes,) = plot_layers(run).axes
     (line,) = [line for line in axes.lines if line.get_gid() == "longer raw tcp"]
@@ -241,13 +237,11 @@ def test_the_time_at_each_layer_is_printed():
 @pytest.fixture
 def bimodal():
     """Return a run whose upper layer takes five times as long in half of the launches."""
-    case, records = pingpong("tcp", layers=("raw", "comm"), sizes=[1], launches=8)
-    slower = [
-        dataclasses.replace(r, seconds=r.seconds * 5)
-        if getattr(r, "layer", "") == "comm" and r.launch % 2 else r
-        for r in records
-    ]  # fmt: skip
-    return in_memory([case], slower)
+
+    def slow(layer, launch):
+        return 5 if layer == "comm" and launch % 2 else 1
+
+    return layered("tcp", layers=("raw", "comm"), sizes=[1], launches=8, slow=slow)
 
 
 def test_modes_of_launches_are_shown_and_no_median_between_them(bimodal):
@@ -266,13 +260,11 @@ def test_modes_of_launches_are_shown_and_no_median_between_them(bimodal):
 
 @pytest.mark.parametrize("n_slow", [2, 10])
 def test_modes_beside_the_interval_of_the_median_are_within_the_axes(n_slow):
-    case, records = pingpong("tcp", layers=("comm",), sizes=[1], launches=12)
-    records = [
-        dataclasses.replace(r, seconds=r.seconds * 50)
-        if getattr(r, "layer", "") == "comm" and r.launch < n_slow else r
-        for r in records
-    ]  # fmt: skip
-    *_, latency, bandwidth = plot_sizes(in_memory([case], records)).axes
+
+    def slow(_, launch):
+        return 50 if launch < n_slow else 1
+
+    *_, latency, bandwidth = sweep(sizes=[1], launches=12, slow=slow).axes
     for axes in (latency, bandwidth):
         low, high = axes.get_ylim()
         modes = [line.get_ydata()[0] for line in axes.lines if line.get_fillstyle() == "none"]
@@ -291,13 +283,12 @@ def test_the_bar_of_two_modes_has_a_pale_end(bimodal):
 
 
 def test_two_modes_of_a_lower_layer_are_not_those_of_the_highest():
-    case, records = pingpong("tcp", layers=("raw", "comm"), sizes=[1], launches=8)
-    slower = [
-        dataclasses.replace(r, seconds=r.seconds * (500 if r.launch % 2 else 100))
-        if getattr(r, "layer", "") == "raw" else r
-        for r in records
-    ]  # fmt: skip
-    (axes,) = plot_layers(in_memory([case], slower)).axes
+
+    def slow(layer, launch):
+        return 1 if layer == "comm" else 500 if launch % 2 else 100
+
+    run = layered("tcp", layers=("raw", "comm"), sizes=[1], launches=8, slow=slow)
+    (axes,) = plot_layers(run).axes
     assert not [bar for bar in axes.patches if bar.get_alpha()]
     assert [line.get_gid() for line in axes.lines if line.get_gid()] == ["longer raw tcp"]
 
@@ -317,14 +308,6 @@ def test_layers_of_many_sizes_have_four_panels():
 )  # fmt: skip
 def test_no_figure_without_two_layers_of_latency(run):
     assert plot_layers(run) is None
-
-
-@pytest.mark.parametrize("layers", [LAYERS, ("coroutine", "comm")])
-@pytest.mark.parametrize("backends", [("tcp",), ("tcp", "ucx", "ucx:shm", "ucx:tcp+shm+nvlink+ib")])
-def test_no_text_of_layers_is_misplaced(backends, layers):
-    figure = plot_layers(layered(*backends, layers=layers))
-    assert figure.get_figwidth() * 100 == 900
-    assert misplaced(figure) == []
 
 
 def test_a_launch_of_a_coarse_clock_may_have_no_time(recorded, recwarn):

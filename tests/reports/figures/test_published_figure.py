@@ -137,7 +137,7 @@ def test_backends_keep_their_looks_where_workers_vary():
         builders.case(name, n_workers=n, varied=("backend", "workers"))
         for name in ("ucx:polling", "mpi") for n in (2, 4)
     ]  # fmt: skip
-    records = [each for case in cases for each in builders.launches(case, [1.0] * 6)]
+    records = builders.launches(cases, [1.0] * 6)
     figure = published_figure.plot(
         reproducing(builders.in_memory(cases, records), "mpi4dask.merge_ri2")
     )
