@@ -82,6 +82,11 @@ def record(
         )
     if not os.path.isfile(script):
         raise UsageError(f"there is no file {script}; name a Python script")
+    if script.suffix == ".ipynb":
+        raise UsageError(
+            f"{script} is a notebook; write %load_ext commbench in it, and %%commbench at the top "
+            "of the cells to profile"
+        )
     with _undone():
         run, error = profile_script(script, arguments, output, scheduler, anonymize)
         status = _report_end(error)

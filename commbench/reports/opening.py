@@ -14,7 +14,7 @@ from typing import Any
 
 from commbench import stats
 from commbench.analysis import warnings
-from commbench.analysis.findings import untested
+from commbench.analysis.findings import untested, without_profile
 from commbench.analysis.run import Run
 from commbench.harness.options import MAX_REMEDIES
 from commbench.model import LAYERS, Comparison, Stopping
@@ -214,12 +214,15 @@ def _waits(run: Run, row: Any) -> str:
     shares = shares[shares["case_id"] == row.case_id]
     if shares.empty:
         # Those of a region in the middle of which most workers came, for example.
-        return f"{entered}; what its threads did is unknown" if run.is_user_code else entered
+        why = without_profile(run).get(row.case_id, "")
+        unknown = f"; most rules were not applied, because {why}" if why else ""
+        return entered + unknown * run.is_user_code
     # The little time on a core between tasks has no words.
     shares = shares.assign(compute=shares["compute"] + shares["other_cpu"])
     share = shares.iloc[0][[*DOING]].astype(float).sort_values(ascending=False)
     large = share[share >= _LEAST_SHARE]
-    named = [f"{DOING[str(name)]} for {part:.0%} of it" for name, part in large.items()]
+    words = DOING | {"blocked": "blocked (by locks, files, services, the GIL …)"}
+    named = [f"{words[str(name)]} for {part:.0%} of it" for name, part in large.items()]
     return f"{entered}: its task threads were {_listed(named[:3])}" if named else entered
 
 

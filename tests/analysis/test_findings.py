@@ -1560,9 +1560,9 @@ def test_regions_with_regions_in_them_have_the_findings_of_these(installed):
     ("launcher", "processes", "reason"),
     [
         (model.USER_CODE, ("scheduler",), "over a tenth of the workers joined, left or"),
-        (model.USER_CODE, (), "the times of their threads are unknown"),
+        (model.USER_CODE, (), "the times of threads are unknown"),
         # Workers that share a process, in a run.
-        ("local", ("scheduler",), "the times of their threads are unknown"),
+        ("local", ("scheduler",), "the times of threads are unknown"),
     ],
 )
 def test_a_case_without_times_of_threads_has_a_reason(launcher, processes, reason):

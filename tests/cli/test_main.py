@@ -38,6 +38,7 @@ def test_command_without_a_valid_object_is_refused(arguments, message):
 
 
 LONG = "a" * 300
+NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "measure-live.ipynb"
 
 
 @pytest.mark.parametrize(
@@ -48,6 +49,7 @@ LONG = "a" * 300
         (f"run {LONG}.py", 2, "does not exist"),
         ("run ~no-such-user/x.py", 2, "does not exist"),
         (f"profile {LONG}.py", 2, "there is no file"),
+        (f"profile {NOTEBOOK}", 2, "is a notebook; write %load_ext commbench"),
         (f"ab --base {LONG} merge", 2, "is neither a Python nor a commit"),
         (f"run merge --launcher external --scheduler {LONG}", 2, "File name too long"),
         (f"compare RUN OTHER --history {LONG}", 2, "has 0 of 0 runs"),

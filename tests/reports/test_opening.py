@@ -769,8 +769,11 @@ def test_a_region_with_others_in_it_says_which(recorded):
             ["transpose", "0"], ["transpose", "1"],
         ]  # fmt: skip
     (table,) = iteration_tables.time_opening(run)
-    assert [row[table.columns.index("moved")] for row in table.rows] == ["0 B", "5.00 GB"]
-    assert table.note == "moved: without the regions within a region; CPU s: with them."
+    assert [row[table.columns.index("between\nworkers")] for row in table.rows] == [
+        "0 B",
+        "5.00 GB",
+    ]
+    assert table.note == "between workers: without the regions within a region; CPU s: with them."
 
 
 def test_regions_of_a_program_that_was_killed_are_said(recorded):
@@ -842,7 +845,7 @@ def test_entries_of_a_region_are_its_median_and_those_that_raised_are_counted(
         ]
     run = recorded([step, retry], builders.ended(records))
     assert opening.verdicts(run)[0] == first
-    assert next(iteration_tables.time_tables(run)).note.partition("moved")[0].strip() == note
+    assert next(iteration_tables.time_tables(run)).note.partition("between")[0].strip() == note
 
 
 @pytest.mark.parametrize(("seconds", "minutes"), [([], 5), ([20.0, 30.0, 40.0], 14)])

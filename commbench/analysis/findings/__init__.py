@@ -75,7 +75,7 @@ def without_profile(run: Run) -> dict[str, str]:
             why = "they are applied to the regions inside"
         elif not run.is_user_code or each.rows(run.threads).empty:
             why = (
-                "the times of their threads are unknown. They are known of workers that are "
+                "the times of threads are unknown. They are known of workers that are "
                 "processes on Linux: Client(processes=True) has these"
             )
         else:

@@ -166,7 +166,7 @@ def _region_table(run: Run, table: pd.DataFrame, title: str = "") -> Table:
     is_nested = bool(table["case_id"].isin(outer_regions(run)["case_id"]).any())
     notes = (
         f"{n_left_out} of {len(run.regions)} entries raised, and don't count." * (n_left_out > 0),
-        "moved: without the regions within a region; CPU s: with them." * is_nested,
+        "between workers: without the regions within a region; CPU s: with them." * is_nested,
     )
     return Table.from_columns(
         title,
@@ -175,7 +175,7 @@ def _region_table(run: Run, table: pd.DataFrame, title: str = "") -> Table:
             "times": quantities(str, table.n_samples),
             "median": map(median_time, table.itertuples()),
             BAR: map(_bar, table.median_s / table.median_s.max()),
-            "moved": quantities(format_bytes, table.moved_bytes),
+            "between\nworkers": quantities(format_bytes, table.moved_bytes),
             "CPU s": map(number, table.cpu_s),
         },
         " ".join(filter(None, notes)),
