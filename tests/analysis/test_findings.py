@@ -1422,6 +1422,15 @@ def test_what_the_client_gathers_takes_as_long_as_between_workers():
     fast = [*iterations(CASE), *launches(builders.wire(CASE, 2 * 10**9, dst=""))]
     effect = found(CASE, fast)["gathered"].effect
     assert (effect.low, effect.high) == pytest.approx((0.0, 1.0), abs=0.01)
+    # Many objects are pickled one by one, unless it is for other workers.
+    pickles = launches(thread_time(CASE, "0", "offload", cpu_seconds=3.0))
+    lists = [*iterations(CASE), *pickles, *launches(builders.wire(CASE, 20_000_000, dst=""))]
+    finding = found(CASE, lists)["gathered"]
+    assert "as many objects, which take long to pickle" in finding.statement
+    assert finding.remedy.startswith("let tasks return arrays")
+    assert (finding.effect.low, finding.effect.high) == pytest.approx((0.3, 0.34), abs=0.001)
+    others = launches(builders.wire(CASE, 30_000_000))
+    assert "gathered" not in found(CASE, [*lists, *others])
     # As many bytes in small messages are no results.
     small = builders.wire(CASE, 200_000_000, dst="", n_messages=10**6)
     assert "gathered" not in found(CASE, [*iterations(CASE), *launches(small)])

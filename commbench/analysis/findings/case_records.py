@@ -225,6 +225,15 @@ class CaseRecords:
         roles = ["offload", *["other"] * (not self.has_client_process)]
         return self.computing("scheduler", *roles)
 
+    @property
+    def offloaded(self) -> pd.Series[float]:
+        """The CPU time of a worker's offload threads, that of the busiest one, as a share."""
+        rows = self.measured_rows("threads")
+        rows = rows[(rows["role"] == "offload") & ~rows["worker"].isin(["client", "scheduler"])]
+        spent_s = rows.groupby([*_WINDOW, "worker"], observed=True)["cpu_seconds"].sum()
+        most_s = spent_s.groupby(level=_WINDOW).max()
+        return most_s.reindex(self.wall_s.index, fill_value=0.0) / self.wall_s
+
     def at_both_ends(self, spent: pd.Series[float], unused: pd.Series[float]) -> pd.Series[float]:
         """Return the most that is lost if a message waits for what both of its ends spend."""
         return np.minimum(min(2, self.n_workers) * spent, unused)

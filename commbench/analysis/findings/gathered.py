@@ -26,11 +26,13 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     way over the scheduler, and so twice that.
     """
     wire = case.measured_rows("wire")
-    wire = wire[wire["dst"] == ""]
     # Each finished task is a message to the scheduler.
     payload = wire["nbytes"] - MESSAGE_BYTES * wire["n_messages"]
-    sent = payload.groupby([wire["launch"], wire["iteration"]]).sum()
-    sent = sent.reindex(case.wall_s.index, fill_value=0)
+    totals = payload.groupby([wire["launch"], wire["iteration"], wire["dst"] == ""]).sum()
+    totals = totals.unstack(fill_value=0).reindex(
+        case.wall_s.index, columns=[True, False], fill_value=0
+    )
+    sent = totals[True]
     if not sent.median() >= _LEAST:
         return
     log = case.transfers[case.transfers["nbytes"] >= _LARGE]
@@ -45,12 +47,20 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     if log.empty:
         # Nothing shows how much faster they are than they have to be.
         estimates = [0 * idle, estimates[-1]]
+    # Dask pickles lists of many objects one by one, in another thread.
+    coded = case.offloaded.where(totals[False] < sent, 0.0)
+    are_objects = bool(coded.median() > (sent / rate_Bps / case.wall_s).median())
+    if are_objects:
+        estimates = [np.minimum(idle, each) for each in (coded, coded + estimates[-1])]
+        estimates.append(np.minimum(idle, coded + case.message_work("scheduler")))
     yield Finding(
         statement=f"{format_bytes(int(sent.median()))} go from workers to the client, all through "
-        "its one process",
-        evidence="wire: nbytes from workers to others; profile: idle",
+        "its one process" + ", as many objects, which take long to pickle" * are_objects,
+        evidence="wire: nbytes from workers to others; profile: idle"
+        + "; threads: cpu_seconds of the workers' offload threads" * are_objects,
         effect=case.effect(*estimates),
-        remedy="keep results on the cluster: reduce or write them there, or persist and use them"
+        remedy="let tasks return arrays, frames or bytes instead of lists; " * are_objects
+        + "keep results on the cluster: reduce or write them there, or persist and use them"
         + f"; or, if the client can reach all workers, set {_DIRECT}: true" * (not is_direct),
         doubt="connections between workers that were busy when the recording began count as well"
         + f"; at least {format_bandwidth(_USUAL_BPS)} is assumed, as no large fetch was recorded"
