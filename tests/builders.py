@@ -97,7 +97,7 @@ def task(case: Case, start_s: float, stop_s: float, worker: str = "0", **given: 
 
 def graph(case: Case, number: int, received_s: float, code: str = "", **given: Any) -> Record:
     """Return a graph; times count from ``EPOCH``."""
-    fields = {"launch": 0, "iteration": 0, "n_tasks": 1, "nbytes": 0} | given
+    fields = {"launch": 0, "iteration": 0, "n_tasks": 1, "nbytes": 0, "send_seconds": 0.0} | given
     return model.Graph(
         case_id=case.id, number=number, received_s=EPOCH + received_s, code=code, **fields
     )

@@ -12,26 +12,29 @@ import sysconfig
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from distributed.diagnostics.plugin import WorkerPlugin
 
 _INTERVAL_S = 0.02
+_MAX_INTERVAL_S = 1.0
 _MAX_COST = 0.02
-"""The share of a core that sampling takes, at most."""
-_MOST = 1000
+"""The share of a core that sampling takes, at most, unless it is slower than `_MAX_INTERVAL_S`."""
+_MOST = 300
 """The lines of a process and region that are recorded: those with the longest times."""
 _PACKAGES = ("site-packages", "dist-packages")
 _DASK = ("dask", "distributed", "tlz", "toolz", "cytoolz", "contextlib")
-_WAITS = ("threading", "queue")
-"""Modules in which Dask waits for its event loop."""
+_WAITS = ("threading", "queue", "concurrent", "joblib", "selectors")
+"""Packages whose innermost frames wait for other threads."""
 _OTHERS = ("commbench", "asyncio")
 """Packages whose work below a script's line is not the script's."""
-_NAMED_INPUT = ("<stdin>", "<string>", "<ipython")
+_TYPED = ("<stdin>", "<ipython", "<python-input")
+"""The files of what is typed; those of generated code look alike."""
 
 Line = tuple[str, str, str, int, str]
-"""``task``, ``script`` or ``wait``; the task's name; the file and line, or a library's function."""
+"""The role, as in `LineTime`; the task's name; the file and line, or a library's function."""
 
 
 class Libraries:
@@ -44,11 +47,18 @@ class Libraries:
 
     def __contains__(self, file: str) -> bool:
         if file not in self._known:
-            is_generated = file.startswith("<") and not file.startswith(_NAMED_INPUT)
-            is_installed = any(name in Path(file).parts for name in _PACKAGES)
-            path = os.path.realpath(file)
-            self._known[file] = is_generated or is_installed or path.startswith(self._folders)
+            self._known[file] = self._has(file)
         return self._known[file]
+
+    def _has(self, file: str) -> bool:
+        if file.startswith("<"):
+            return not file.startswith(_TYPED)
+        if any(name in Path(file).parts for name in _PACKAGES):
+            return True
+        # The working directory may be gone, and a name may be any.
+        with suppress(OSError, ValueError):
+            return os.path.realpath(file).startswith(self._folders)
+        return False
 
 
 class LineTimes:
@@ -65,45 +75,47 @@ class LineTimes:
         self._seconds: dict[Line, float] = {}
         self._lock, self._stopped = threading.Lock(), threading.Event()
         self._last = time.perf_counter()
-        threading.Thread(target=self._sample, name="commbench-lines", daemon=True).start()
+        threading.Thread(target=self._run, name="commbench-lines", daemon=True).start()
 
     def stop(self) -> None:
-        """End with a last sample."""
+        """End; `take` samples once more."""
         self._stopped.set()
 
     def take(self) -> list[tuple[Line, float]]:
         """Return the seconds since the last call, by line; the longest times first."""
+        self._sample()
         with self._lock:
             seconds, self._seconds = self._seconds, {}
         return sorted(seconds.items(), key=lambda item: -item[1])[:_MOST]
 
+    def _run(self) -> None:
+        interval_s = _INTERVAL_S
+        while not self._stopped.wait(interval_s):
+            began_s = time.thread_time()
+            self._sample()
+            cost_s = time.thread_time() - began_s
+            interval_s = min(max(_INTERVAL_S, cost_s / _MAX_COST), _MAX_INTERVAL_S)
+
     def _sample(self) -> None:
-        is_last, interval_s = False, _INTERVAL_S
-        while not is_last:
-            is_last, now = self._stopped.wait(interval_s), time.perf_counter()
+        # Code may have any names, and an interpreter that ends has no modules.
+        with self._lock, suppress(Exception):
+            now, last = time.perf_counter(), self._last
+            self._last = now
             names = self._threads()
             frames = sys._current_frames() if names else {}
-            lines = [
-                _line(frames[thread], name, self._libraries)
-                for thread, name in names.items()
-                if thread in frames
-            ]
-            # Frames keep what their variables refer to.
-            del frames
-            with self._lock:
-                for line in filter(None, lines):
-                    self._seconds[line] = self._seconds.get(line, 0.0) + now - self._last
-            self._last = now
-            interval_s = max(_INTERVAL_S, (time.perf_counter() - now) / _MAX_COST)
+            for thread, name in names.items():
+                if thread in frames and (line := _line(frames[thread], name, self._libraries)):
+                    self._seconds[line] = self._seconds.get(line, 0.0) + now - last
 
 
 def _line(frame: Any, name: str, libraries: Libraries) -> Line | None:
     """Return what a thread does: the innermost line that is no library's.
 
-    It is None if a script's thread works for commbench, or an event loop for Dask.
+    It is None if a script's thread works for commbench, or an event loop for Dask, and if a task
+    waits for other tasks.
     """
-    may_wait = frame.f_globals.get("__name__") in _WAITS
-    is_dask, function = False, ""
+    waits = str(frame.f_globals.get("__name__")).partition(".")[0] in _WAITS
+    packages, function = set[str](), ""
     while frame is not None:
         module = str(frame.f_globals.get("__name__"))
         package = module.partition(".")[0]
@@ -111,12 +123,16 @@ def _line(frame: Any, name: str, libraries: Libraries) -> Line | None:
             break
         if package in _OTHERS and not name:
             return None
-        if package in _DASK:
-            is_dask = True
-        elif frame.f_code.co_filename not in libraries:
-            role = "task" if name else "wait" if may_wait and is_dask else "script"
-            return role, name, frame.f_code.co_filename, frame.f_lineno or 0, ""
-        else:
+        if package not in _DASK and frame.f_code.co_filename not in libraries:
+            role = "task" if name else "script"
+            if waits:
+                role = "wait" if "distributed" in packages else role if name else "blocked"
+            elif not name and packages & {"dask", "distributed"}:
+                role = "graph"
+            line = role, name, frame.f_code.co_filename, frame.f_lineno or 0, ""
+            return None if name and role == "wait" else line
+        packages.add(package)
+        if package not in _DASK:
             function = f"{module}.{frame.f_code.co_qualname}"
         frame = frame.f_back
     return ("task", name, "", 0, function) if name else None

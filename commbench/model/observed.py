@@ -186,7 +186,8 @@ class Graph(_IterationRecord, table="graphs", in_parts=True):
     ``code`` is the file, the line and the text of the statement with that call: ``etl.py:7
     x.compute()``. It is "" if a library, a task or another client made the call. ``n_tasks``
     includes those of earlier graphs that it contains. ``nbytes`` is the pickled graph's size, with
-    the data in it; 0 if another client sent it. Times are on the scheduler's clock.
+    the data in it, and ``send_seconds`` the time in which the client pickled it; 0 if another
+    client sent it. Times are on the scheduler's clock.
     """
 
     number: int
@@ -194,6 +195,7 @@ class Graph(_IterationRecord, table="graphs", in_parts=True):
     n_tasks: int
     code: str
     nbytes: int
+    send_seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,7 +205,8 @@ class LineTime(_IterationRecord, table="line_times", in_parts=True):
     Attributes
     ----------
     role
-        ``task``; ``script``; or ``wait``, if the script waits for the cluster there.
+        ``task``; of the script ``script``, ``graph`` if Dask makes or sends a graph for it,
+        ``wait`` if it waits for the cluster, or ``blocked`` for other threads.
     name
         That of the tasks, as in `TaskRecord`, or "".
     code

@@ -221,12 +221,12 @@ def _where_time_goes(run: Run, case_id: str) -> Iterator[str]:
         lines = run.lines[(run.lines["case_id"] == case_id) & (run.lines["share"] >= _LEAST_LINE)]
         for what, rows in (
             ("Most of the tasks' time, by line", lines[lines["role"] == "task"]),
-            ("Most of the script's, without waits", lines[lines["role"] == "script"]),
+            ("Most of the script's", lines[lines["role"].isin(["script", "graph", "blocked"])]),
             ("It waits for the cluster at", lines[lines["role"] == "wait"]),
         ):
             listed = ", ".join(
-                f"{line(code) or 'Dask'} {share:.0%}"
-                for code, share in zip(rows["code"], rows["share"], strict=True)
+                f"{line(row.code) or f'compiled code of {row.name}'} {row.share:.0%}"
+                for row in rows.itertuples()
             )
             text += f" {what}: {listed}." * bool(listed)
         rows = records.measured_rows("activities")

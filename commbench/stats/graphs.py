@@ -87,16 +87,20 @@ def lines(run: Run) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        With ``case_id``, ``workload``, ``role``, ``name`` and ``code`` as in ``run.line_times``;
-        ``seconds`` of all task threads, or of the script; ``share`` of the time of all tasks of the
-        case or, of the script, of the case's regions.
+        With ``case_id``, ``workload``, ``role`` and ``code`` as in ``run.line_times``; ``name``,
+        that of the tasks with most of the time there; ``seconds`` of all task threads, or of the
+        script; ``share`` of the sampled time of all tasks of the case or, of the script, of the
+        case's regions.
     """
-    keys = ["case_id", "role", "name", "code"]
+    columns = ["case_id", "workload", "role", "name", "code"]
     times = run.line_times.astype({"role": "str", "name": "str", "code": "str"})
-    times = times.groupby(keys, observed=True).agg(
-        workload=("workload", "first"), seconds=("seconds", "sum")
-    )
-    times = times.sort_values("seconds", ascending=False, kind="stable").reset_index()
+    times = times.groupby(columns, observed=True)["seconds"].sum().reset_index()
+    times = times.sort_values("seconds", ascending=False, kind="stable")
+    # Compiled code is another for each name, and a line the same for all.
+    line = times["code"].where(times["code"] != "", times["name"])
+    by_line = times.groupby(["case_id", "role", "code", line.rename("line")], observed=True)
+    times = times.assign(seconds=by_line["seconds"].transform("sum"))[by_line.cumcount() == 0]
+    times = times.sort_values("seconds", ascending=False, kind="stable", ignore_index=True)
     is_task = times["role"] == "task"
     of_tasks = times[is_task].groupby("case_id", observed=True)["seconds"].sum()
     of_regions = run.regions.groupby("case_id", observed=True)["seconds"].sum()

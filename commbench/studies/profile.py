@@ -966,10 +966,11 @@ class _Observer:
         with self._emit.region() as keep:
             for graphs in timing.take_graphs(self._cluster.client):
                 number, client_ids, keys, received_s, n_tasks = map(list, zip(*graphs, strict=True))
-                sent = [*map(self._submissions.take, client_ids, keys)]
+                sent = map(self._submissions.take, client_ids, keys)
+                codes, nbytes, send_s = map(list, zip(*sent, strict=True))
                 keep(Batch.from_columns(
                     Graph, **common, number=number, received_s=received_s, n_tasks=n_tasks,
-                    code=[code for code, _ in sent], nbytes=[nbytes for _, nbytes in sent],
+                    code=codes, nbytes=nbytes, send_seconds=send_s,
                 ))  # fmt: skip
 
     def _take_lines(self) -> Counter[tuple[str, str, str]]:
@@ -978,7 +979,9 @@ class _Observer:
         answers = [*self._cluster.client.run(line_times.take).values()]
         if self._script is not None:
             answers.append(self._script.take())
-        for (role, name, file, line, function), spent_s in itertools.chain(*answers):
+        # The sources of one file are parsed once.
+        rows = sorted(itertools.chain(*answers), key=lambda row: row[0][2])
+        for (role, name, file, line, function), spent_s in rows:
             seconds[role, name, statement(file, line) if file else function] += spent_s
         return seconds
 

@@ -6,6 +6,7 @@ import ast
 import linecache
 import re
 import sys
+import time
 import traceback
 from collections import deque
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from commbench.harness.line_times import Libraries
 from commbench.machine.environment import SECRETS
 
 _MAX_CHARACTERS = 80
+_UNKNOWN = "", 0, 0.0
 _LIBRARIES = Libraries()
 
 
@@ -35,7 +37,7 @@ class Submissions:
 
     def __init__(self, client: Any) -> None:
         self._client = client
-        self._sent = deque[tuple[str, int, set[Any]]]()
+        self._sent = deque[tuple[tuple[str, int, float], set[Any]]]()
         self._nbytes = 0
 
     @contextmanager
@@ -52,11 +54,12 @@ class Submissions:
             code = _statement_above()
             # In the order in which threads send.
             with getattr(self._client, "_refcount_lock", None) or nullcontext():
-                self._nbytes = 0
+                self._nbytes, began = 0, time.perf_counter()
                 futures = send(*args, **kwargs)
+                seconds = time.perf_counter() - began
                 # Futures would keep results.
                 with suppress(TypeError):
-                    self._sent.append((code, self._nbytes, {*futures}))
+                    self._sent.append(((code, self._nbytes, seconds), {*futures}))
             return futures
 
         def counted(message: Any) -> Any:
@@ -75,8 +78,8 @@ class Submissions:
             vars(self._client).pop("_graph_to_futures", None)
             vars(self._client).pop("_send_to_scheduler", None)
 
-    def take(self, client_id: str, key: str) -> tuple[str, int]:
-        """Return the statement that sent a graph, and its bytes; forget the earlier ones.
+    def take(self, client_id: str, key: str) -> tuple[str, int, float]:
+        """Return the statement that sent a graph, its bytes and seconds; forget the earlier ones.
 
         Parameters
         ----------
@@ -84,15 +87,15 @@ class Submissions:
             The client that sent the graph, and any of the keys that it asked for.
         """
         if client_id != self._client.id:
-            return "", 0
+            return _UNKNOWN
         # Other threads may send meanwhile.
         for position in range(len(self._sent)):
-            code, n_sent, keys = self._sent[position]
+            sent, keys = self._sent[position]
             if key in keys or any(str(each) == key for each in keys if type(each) is not str):
                 for _ in range(position + 1):
                     self._sent.popleft()
-                return code, n_sent
-        return "", 0
+                return sent
+        return _UNKNOWN
 
 
 def _statement_above() -> str:
@@ -127,7 +130,7 @@ def statement(file: str, line: int) -> str:
     return f"{name}:{first} {text}".rstrip()
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=128)
 def _extents(source: str) -> list[tuple[int, int]]:
     """Return the first and last lines of the statements that contain no others."""
     try:

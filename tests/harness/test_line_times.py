@@ -1,4 +1,5 @@
 import contextlib
+import itertools
 import json
 import sysconfig
 import threading
@@ -56,13 +57,18 @@ POOL = ("concurrent.futures.thread", f"{STDLIB}/concurrent/futures/thread.py", 1
         # Without a line of the user's, it is what Dask calls, and not what called Dask.
         ("f", [PANDAS, READ, DASK, EXECUTE, POOL], ("task", "f", "", 0, "pandas.io.f")),
         ("f", [DASK, EXECUTE, POOL], ("task", "f", "", 0, "")),
-        # A task may wait for others.
-        ("f", [WAIT, SYNC, USER, EXECUTE], ("task", "f", USER[1], 7, "")),
+        # A task that waits for other tasks does nothing, and one that waits for a lock is long.
+        ("f", [WAIT, SYNC, USER, EXECUTE], None),
+        ("f", [WAIT, USER, EXECUTE], ("task", "f", USER[1], 7, "")),
         ("", [WAIT, SYNC, DASK, USER], ("wait", "", USER[1], 7, "")),
-        # The user's locks are no waits for the cluster, and sending a graph is none either.
-        ("", [WAIT, USER], ("script", "", USER[1], 7, "")),
-        ("", [SYNC, DASK, USER], ("script", "", USER[1], 7, "")),
+        # The user's locks and other threads are no waits for the cluster, nor are Dask's.
+        ("", [WAIT, USER], ("blocked", "", USER[1], 7, "")),
+        ("", [POOL, USER], ("blocked", "", USER[1], 7, "")),
+        ("", [WAIT, DASK, USER], ("blocked", "", USER[1], 7, "")),
+        ("", [SYNC, DASK, USER], ("graph", "", USER[1], 7, "")),
+        ("", [PANDAS, DASK, USER], ("graph", "", USER[1], 7, "")),
         ("", [PANDAS, USER], ("script", "", USER[1], 7, "")),
+        ("", [USER, DASK, USER], ("script", "", USER[1], 7, "")),
         ("", [WAIT, OURS, USER], None),
         ("", [PANDAS, LOOP, USER], None),
         ("", [WAIT, POOL], None),
@@ -82,7 +88,9 @@ def test_the_line_is_the_innermost_of_the_users_code(name, stack, line):
         ("<attrs generated init x>", True),
         ("/home/me/job.py", False),
         (__file__, False),
-        ("<string>", False),
+        # Methods of data classes, for example.
+        ("<string>", True),
+        ("<python-input-0>", False),
         ("<stdin>", False),
         ("<ipython-input-1>", False),
     ],
@@ -90,6 +98,13 @@ def test_the_line_is_the_innermost_of_the_users_code(name, stack, line):
 def test_files_of_python_and_installed_packages_are_libraries(file, is_library):
     libraries = Libraries()
     assert [file in libraries, file in libraries] == [is_library] * 2
+
+
+def test_files_in_a_folder_that_is_gone_are_the_users(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    tmp_path.rmdir()
+    assert "job.py" not in Libraries()
+    assert "a\0b" not in Libraries()
 
 
 @contextlib.contextmanager
@@ -125,8 +140,8 @@ def test_seconds_are_those_of_the_wall_clock():
         began = time.perf_counter()
         sum(i * i for i in range(5_000_000))
         elapsed_s = time.perf_counter() - began
+        ((_, seconds),) = times.take()
         times.stop()
-    ((_, seconds),) = times.take()
     # Samples that are late count for more.
     assert seconds >= elapsed_s
 
@@ -143,16 +158,33 @@ def test_slow_samples_are_rarer():
     calls = []
 
     def threads():
-        calls.append(time.perf_counter())
-        time.sleep(0.05)
+        calls.append(0)
+        spent_s = time.thread_time()
+        while time.thread_time() < spent_s + 0.01:
+            pass
         return {}
 
+    # Each takes half of the time until the next one.
     with sampling():
         times = LineTimes(threads)
         time.sleep(1.0)
         times.stop()
-    # The next one would be after 2.5 s; stopping makes the last one.
-    assert len(calls) == 2
+    assert len(calls) < 5
+
+
+def test_samples_go_on_after_an_error():
+    calls = itertools.count()
+
+    def threads():
+        if not next(calls):
+            raise RuntimeError
+        return {threading.main_thread().ident: "f"}
+
+    with sampling():
+        times = LineTimes(threads)
+        time.sleep(0.2)
+        times.stop()
+    assert times.take()
 
 
 def test_samples_end_with_the_plugin():

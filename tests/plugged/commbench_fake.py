@@ -120,7 +120,15 @@ class FakeBackend(Backend):
                 )
                 yield _threads(common, worker, "tasks", cpu_seconds=0.42)
             yield LineTime(**common, role="task", name="fake", code="fake.py:1 fake()", seconds=1.0)
-            yield Graph(**common, number=iteration, received_s=began, n_tasks=2, code="", nbytes=99)
+            yield Graph(
+                **common,
+                number=iteration,
+                received_s=began,
+                n_tasks=2,
+                code="",
+                nbytes=99,
+                send_seconds=0.0,
+            )
             for process in (*workers, "scheduler", "client"):
                 yield _threads(common, process, "loop", cpu_seconds=0.1, n_turns=1000)
             if iteration == -case.warmups:

@@ -87,7 +87,7 @@ def test_libraries_are_no_code_of_the_user(client):
 
 @pytest.mark.parametrize(
     ("file", "statement"),
-    [("<string>", "<string>:2"), (f"{tempfile.gettempdir()}/ipykernel_1/2.py", "cell:2 f(c")],
+    [("<stdin>", "<stdin>:2"), (f"{tempfile.gettempdir()}/ipykernel_1/2.py", "cell:2 f(c")],
 )
 def test_code_that_is_no_file_or_has_an_error_has_the_number_of_a_line(client, file, statement):
     # A notebook's cell is in this cache.
@@ -182,10 +182,13 @@ def test_the_bytes_of_a_graph_are_those_of_its_pickle(client, message, nbytes):
     messages = []
     client._send_to_scheduler = messages.append
     submissions = Submissions(client)
+    began = time.perf_counter()
     with submissions.recorded():
         client._graph_to_futures({"graph_frames": [b"earlier"]}, ["w"])
         client._graph_to_futures(message, ["x"])
-    assert submissions.take(client.id, "x")[1] == nbytes
+    _, n_sent, seconds = submissions.take(client.id, "x")
+    assert n_sent == nbytes
+    assert 0 < seconds < time.perf_counter() - began
     assert messages[-1] is message
 
 
@@ -194,10 +197,10 @@ def test_graphs_that_never_arrived_are_left_out(client):
     with submissions.recorded():
         client._graph_to_futures({}, ["lost"])
         client._graph_to_futures({}, ["x"])  # arrived
-    assert submissions.take("Client-2", "x") == ("", 0)
-    assert submissions.take(client.id, "unknown") == ("", 0)
-    assert submissions.take(client.id, "x") == (line("arrived"), 0)
-    assert submissions.take(client.id, "lost") == ("", 0)
+    assert submissions.take("Client-2", "x") == ("", 0, 0.0)
+    assert submissions.take(client.id, "unknown") == ("", 0, 0.0)
+    assert submissions.take(client.id, "x")[0] == line("arrived")
+    assert submissions.take(client.id, "lost") == ("", 0, 0.0)
 
 
 def test_the_client_is_left_as_it_was_and_exceptions_are_its_own(client):

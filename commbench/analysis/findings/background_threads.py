@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+import pandas as pd
 
 from commbench.analysis.findings import MIN_EFFECT, CaseRecords, Rule
 from commbench.model import Finding
@@ -30,6 +31,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     workers = case.profiles[case.profiles["process"] == "workers"].set_index(_KEY)
     spent_s = threads.groupby(_KEY, observed=True)["cpu_seconds"].sum()
     used = spent_s.reindex(workers.index, fill_value=0.0) / workers["wall_s"]
+    used = used.where(~_rest_with_tasks(case, used), 0.0)
     # If gilknocker is installed, it is known how often the GIL is busy.
     gil = case.share("gil_s")
     is_free = gil.median() < _CONTENDED
@@ -40,8 +42,6 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     if is_free or not average.median() >= MIN_EFFECT:
         return
     busy = used.groupby(level=_WINDOW).max().median()
-    if _work_for_tasks(case, busy):
-        return
     blocked = workers["blocked_s"] / workers["wall_s"]
     yield Finding(
         statement="Python threads that run no task use "
@@ -56,19 +56,26 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     )
 
 
-def _work_for_tasks(case: CaseRecords, n_cores: float) -> bool:
-    """Return whether the threads rest while their worker has no task, if that is known.
+def _rest_with_tasks(case: CaseRecords, used: pd.Series[float]) -> pd.Series[bool]:
+    """Return whether the threads of each worker rest while it has no task, if that is known.
 
     Such are the readers of zarr, and other pools whose tasks wait for them.
+
+    Parameters
+    ----------
+    used
+        The cores that they use, by launch, iteration and worker.
     """
-    readings, rests = case.measured_rows("process_use"), list[float]()
-    for worker, rows in readings.groupby("worker", observed=True):
+    busy, resting = used.groupby(level="worker").mean(), set[str]()
+    for worker, rows in case.measured_rows("process_use").groupby("worker", observed=True):
         tasks = case.tasks[case.tasks["worker"] == worker].sort_values("start_s")
         n_begun = np.searchsorted(tasks["start_s"], rows["stop_s"])
         ends_s = np.maximum.accumulate([-np.inf, *tasks["stop_s"]])
-        # The scheduler has none.
-        rests += [*rows["n_cores"][ends_s[n_begun] <= rows["start_s"]]] * bool(len(tasks))
-    return len(rests) >= _MIN_RESTS and bool(np.median(rests) < n_cores / 2)
+        rests = rows["n_cores"][ends_s[n_begun] <= rows["start_s"]]
+        if len(rests) >= _MIN_RESTS and rests.median() < busy.get(worker, 0.0) / 2:
+            resting.add(str(worker))
+    its = used.index.get_level_values("worker").isin(resting)
+    return pd.Series(its, used.index)
 
 
 RULE = Rule(

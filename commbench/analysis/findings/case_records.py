@@ -31,6 +31,8 @@ WAITS = ("blocked_s", "queue_s", "data_s", "idle_s")
 """The parts of a profile in which task threads run nothing."""
 SMALL_BYTES = 64 * 1024
 """Below this size, the duration of a fetch is mostly latency (docs/measurements.md)."""
+_TASK_BYTES = 5_000
+"""More than most tasks take in a pickled graph."""
 _WINDOW = ["launch", "iteration"]
 _SCHEDULER_SECONDS = 2e-3
 """The scheduler's time for a task, at most: ten times the 200 µs that Dask documents."""
@@ -297,26 +299,39 @@ class CaseRecords:
         """The number of tasks per iteration."""
         return len(self.tasks) / max(1, len(self.wall_s))
 
-    @property
-    def in_script(self) -> pd.Series[float]:
-        """The share of the time that a user's script doesn't wait for the cluster; 0 of others."""
+    def in_script(self, *roles: str) -> pd.Series[float]:
+        """Return the share of the time in which a user's script has these roles; 0 of others."""
         rows = self.measured_rows("line_times")
-        spent_s = rows[rows["role"] == "script"].groupby(_WINDOW)["seconds"].sum()
-        return spent_s.reindex(self.wall_s.index, fill_value=0.0) / self.wall_s
+        spent_s = rows[rows["role"].isin(roles)].groupby(_WINDOW)["seconds"].sum()
+        return (spent_s.reindex(self.wall_s.index, fill_value=0.0) / self.wall_s).clip(upper=1.0)
+
+    @cached_property
+    def graph_data(self) -> pd.DataFrame:
+        """The graphs of a user's code, with the bytes of the data in each as ``data``."""
+        graphs = self.measured_rows("graphs")
+        data = (graphs["nbytes"] - _TASK_BYTES * graphs["n_tasks"]).clip(lower=0)
+        return graphs.assign(data=data)
+
+    @property
+    def sent_data(self) -> pd.Series[int]:
+        """The bytes of data in the graphs of each iteration."""
+        sent = self.graph_data.groupby(_WINDOW)["data"].sum()
+        return sent.reindex(self.wall_s.index, fill_value=0)
 
     @property
     def n_graphs(self) -> float:
         """The number of graphs of a user's code per iteration; of others 0."""
         return len(self.measured_rows("graphs")) / max(1, len(self.wall_s))
 
-    def longest_line(self, role: str) -> str:
-        """Return the line where tasks (``task``) or the script spend the most time; "" if unknown.
+    def longest_line(self, role: str) -> tuple[str, float]:
+        """Return the line with most of the time of a role, and its share as in ``run.lines``.
 
-        The script's has to take a share of the time that a finding needs.
+        Without a line that takes as much as a finding needs, it is ("", 0).
         """
         lines = self.rows(self.run.lines)
-        lines = lines[(lines["role"] == role) & (lines["share"] >= MIN_EFFECT)]
-        return line(lines["code"].iloc[0]) if len(lines) else ""
+        is_known = (lines["role"] == role) & (lines["code"] != "") & (lines["share"] >= MIN_EFFECT)
+        first = lines[is_known].head(1)
+        return next(zip(map(line, first["code"]), first["share"], strict=True), ("", 0.0))
 
     @property
     def bytes_per_wire_byte(self) -> float:

@@ -43,7 +43,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         remedy = "limit the threads of libraries: POLARS_MAX_THREADS, NUMBA_NUM_THREADS; "
         remedy += "OMP_NUM_THREADS, which a nanny sets to 1 unless it is set"
     elif is_unknown and used < _FULL:
-        waits, is_external = without_others, True
+        waits = without_others
         where += f" and use {used:.0%} of them: other programs may use the rest"
         remedy = "use more cores, or end other programs if there are any, and measure again"
     elif case.are_bound:

@@ -48,18 +48,19 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         # Nothing shows how much faster they are than they have to be.
         estimates = [0 * idle, estimates[-1]]
     # Dask pickles lists of many objects one by one, in another thread.
-    coded = case.offloaded.where(totals[False] < sent, 0.0)
+    is_result = (totals[False] < sent) & (case.sent_data < sent)
+    coded = case.offloaded.where(is_result, 0.0)
     are_objects = bool(coded.median() > (sent / rate_Bps / case.wall_s).median())
     if are_objects:
         estimates = [np.minimum(idle, each) for each in (coded, coded + estimates[-1])]
         estimates.append(np.minimum(idle, coded + case.message_work("scheduler")))
     yield Finding(
         statement=f"{format_bytes(int(sent.median()))} go from workers to the client, all through "
-        "its one process" + ", as many objects, which take long to pickle" * are_objects,
+        "its one process" + ", and take long to pickle, as lists of many objects do" * are_objects,
         evidence="wire: nbytes from workers to others; profile: idle"
         + "; threads: cpu_seconds of the workers' offload threads" * are_objects,
         effect=case.effect(*estimates),
-        remedy="let tasks return arrays, frames or bytes instead of lists; " * are_objects
+        remedy="let tasks return arrays, bytes, or frames without Python objects; " * are_objects
         + "keep results on the cluster: reduce or write them there, or persist and use them"
         + f"; or, if the client can reach all workers, set {_DIRECT}: true" * (not is_direct),
         doubt="connections between workers that were busy when the recording began count as well"
@@ -70,6 +71,6 @@ def find(case: CaseRecords) -> Iterator[Finding]:
 
 RULE = Rule(
     title="the client gathers",
-    limit="10 MB, and 5 % of the time, 10 % where their rate is assumed",
+    limit="10 MB, and 5 % of the time, 10 % where their rate is assumed; or 5 % to pickle them",
     find=find,
 )

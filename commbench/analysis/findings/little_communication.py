@@ -46,8 +46,8 @@ def _largest(case: CaseRecords) -> str:
     if not seconds.any():
         return ""
     text = f", {seconds.max() / seconds.sum():.0%} of it in {seconds.idxmax()}"
-    longest = case.longest_line("task")
-    return text + f", and most at {longest}" * bool(longest)
+    longest, share = case.longest_line("task")
+    return text + f", and {share:.0%} at {longest}" * bool(longest)
 
 
 RULE = Rule(

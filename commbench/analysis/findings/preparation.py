@@ -26,19 +26,21 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     if not case.has_client_process:
         whose = "the threads of client and scheduler compute "
     idle = case.share("idle_s")
-    script = case.in_script
+    # What Dask does for the script is part of it, but no line is to blame for that.
+    script, works = case.in_script("script", "graph"), case.in_script("script")
+    longest, _ = case.longest_line("script")
     computed = np.maximum(client + scheduler, script).clip(upper=1.0)
     yield Finding(
         statement=f"{whose}{scheduler.median():.0%} outside of their event loops; task threads "
         f"have no task {idle.median():.0%} of the time"
-        + f"; the script takes {script.median():.0%}, longest at {case.longest_line('script')}"
-        * bool(case.longest_line("script")),
+        + f"; the script takes {works.median():.0%}, longest at {longest}"
+        * bool(longest),
         evidence="threads: cpu_seconds of the client's Python threads but its loop, and of the "
         "scheduler's offload thread; profile: idle of the workers; line_times of the script",
         effect=case.effect(np.minimum(idle, computed), (idle + computed - 1).clip(lower=0.0)),
-        remedy=f"let tasks do what the script does at {case.longest_line('script')}, or if it "
-        "sleeps there, wait for futures instead (as_completed); and "
-        * bool(script.median() >= computed.median() / 2 and case.longest_line("script"))
+        remedy=f"let tasks do what the script does at {longest}, or if it sleeps there, wait for "
+        "futures instead (as_completed); and "
+        * bool(longest and works.median() >= computed.median() / 2)
         + "make smaller graphs: fewer and larger chunks, and no data in them or in "
         "arguments (client.scatter); compute in tasks, not in the script",
         doubt="what the script computes meanwhile may be independent of the tasks",
@@ -47,6 +49,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
 
 RULE = Rule(
     title="client and scheduler prepare tasks",
-    limit="5 % of the time in which their threads compute, and task threads are idle",
+    limit="5 % of the time in which their threads compute, or a script does anything but wait, and "
+    "task threads are idle",
     find=find,
 )

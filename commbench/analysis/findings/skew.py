@@ -46,7 +46,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
                     f"{times:.1f} times as long as others' of the same names; or divide the data "
                     "evenly, if its tasks read more"
                 )
-            elif "compute_s" in parts and _n_with_tasks(case) < case.n_workers:
+            elif "compute_s" in parts and _n_with_tasks(case) <= case.n_workers / 2:
                 remedy = (
                     "see why only some workers have tasks: if each waits for the one before, "
                     "submit all first, unless they need each other; workers= and resources= may "

@@ -75,7 +75,7 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     effect = case.effect(np.minimum(paused, unused), np.minimum(paused, idle))
     yield Finding(
         statement=f"{n.median():.0f}"
-        + f" of {case.n_graphs:.0f}" * bool(case.n_graphs > n.median())
+        + f" of {case.n_graphs:.0f}" * bool(round(case.n_graphs) > round(n.median()))
         + " computations follow one after another, and "
         f"{paused.median():.0%} of the time no task runs",
         evidence="tasks and transfers: start_s, stop_s, graph; profile: asleep of scheduler and "

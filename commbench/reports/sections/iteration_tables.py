@@ -46,7 +46,9 @@ _MAX_STATEMENTS, _LONGEST = 5, 44
 """The maximum statements in the opening, and the characters of each."""
 _MAX_LINES, _LEAST_SHARE = 3, 0.1
 """The maximum lines in the opening, and the least share of the time of each."""
-_ROLES = {"script": "the script", "wait": "its waits"}
+_ROLES = {
+    "script": "the script", "graph": "its graphs", "wait": "its waits", "blocked": "its threads",
+}  # fmt: skip
 _LARGE_GRAPHS = 10_000_000
 """The bytes from which Dask warns of the size of a graph."""
 _NEAR = 0.8
@@ -365,9 +367,10 @@ def _line_table(run: Run, most: int = _MAX_TASKS, least: float = 0.0) -> Table:
             "time": quantities(format_seconds, shown["seconds"]),
             "share": quantities(percent, shown["share"]),
         },
-        "By samples every 20 ms. line: the innermost of your code, or the library's function that "
-        "Dask calls; in: the task, the script, or its waits for the cluster; time: of all task "
-        "threads, or of the script; share: of the time of all tasks, or of the region."
+        "By samples, every 20 ms or more. line: the innermost of your code, or the library's "
+        "function that Dask calls; in: the task, the script, graphs that Dask makes and sends for "
+        "it, or its waits for the cluster or other threads; time: of all task threads, or of the "
+        "script; share: of the sampled time of all tasks, or of the region."
         + f" The first {len(shown)} of {len(known)}."
         * (len(shown) < len(known))
         if not is_short
