@@ -130,3 +130,5 @@ def list_() -> None:
             click.echo(f"  {name + ':A+B…':16} any of {options}; see `commbench doctor`")
     for kind in ("rule", "plot", "section", "report", "launcher"):
         click.echo(f"{kind}s\n  {', '.join(registry.names(kind))}")
+        for name, reason in sorted(registry.problems(kind).items()):
+            click.echo(f"  {name:16} unavailable: {reason}")

@@ -45,7 +45,7 @@ def profile(
     from commbench.store.directory import RunStore
 
     path, status = record(ctx, script, arguments, output, scheduler_address, anonymize)
-    # The report has commands with the path, which may have a name of the user.
+    # What is written has commands with the path, which may have a name of the user.
     with contextlib.chdir(path.parent) if anonymize else contextlib.nullcontext():
         shown = load(path.name) if anonymize else load(path)
         try:
@@ -53,7 +53,8 @@ def profile(
         except CommbenchError as error:
             # The script may have filled the disk.
             click.echo(f"Error: {error}", err=True)
-        click.echo(registry.load("report", "terminal")(shown), nl=False)
+    shown.path = path
+    click.echo(registry.load("report", "terminal")(shown), nl=False)
     click.echo(path)
     ctx.exit(status)
 

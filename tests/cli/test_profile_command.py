@@ -1,5 +1,6 @@
 import json
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -472,6 +473,9 @@ def test_an_anonymous_profile_leaves_no_name_in_its_directory(run_script, tmp_pa
         names = ("planted", "my_job", "mine", tmp_path.name, f'{platform.node()}"')
         assert [name for name in names if name in text] == []
     assert "planted" not in done.stdout
+    # On screen, commands have a path that works.
+    named = re.findall(r"commbench \w+ (?:-v )?(\S+-script)$", done.stdout, re.MULTILINE)
+    assert {*named} == {str(run.path)}
 
 
 def test_an_asynchronous_client_that_is_not_closed_is_said_to_be(run_script):
