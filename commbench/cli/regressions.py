@@ -84,6 +84,11 @@ def compare(
     if old.manifest == new.manifest:
         raise UsageError(f"{baseline} and {candidate} are the same run: {old.manifest.id}")
     match = comparability.match(old.manifest, new.manifest)
+    if not match.same:
+        raise UsageError(
+            f"{old.manifest.id} and {new.manifest.id} have no case in common: "
+            + "; ".join(match.alone)
+        )
     if (differences := match.differences) and not force:
         raise UsageError(
             f"{old.manifest.id} and {new.manifest.id} can't be compared: "

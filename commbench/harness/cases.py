@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import random
@@ -294,10 +295,18 @@ def _literal(value: Any, kind: Any) -> Any:
 def _only_from(shape: Any, name: str, structure: Any) -> Any:
     def hook(value: Any, kind: Any) -> Any:
         if not isinstance(value, shape):
-            raise TypeError(f"expected {name}, got {value!r}")
+            how = f"; write [{json.dumps(value)}]" * (name == "a list" and isinstance(value, str))
+            raise TypeError(f"expected {name}, got {value!r}{how}")
         return structure(value, kind)
 
     return hook
+
+
+_EXAMPLES = {
+    "case": '[[case]] and, in the next line, workload = "merge"',
+    "workload": 'workload = "merge"',
+}
+"""What to write for keys of suite files that are missing."""
 
 
 def _explain(error: BaseException, kind: type[Any] | None) -> str:
@@ -310,7 +319,9 @@ def _explain(error: BaseException, kind: type[Any] | None) -> str:
             for key in sorted(error.extra_fields)
         )
     if isinstance(error, KeyError):
-        return f"the key {error.args[0]!r} is missing"
+        key = error.args[0]
+        how = f"; write {_EXAMPLES[key]}" if key in _EXAMPLES else ""
+        return f"the key {key!r} is missing{how}"
     if isinstance(error, TypeError | ValueError | UsageError) and error.args:
         return str(error)
     return cattrs.v.format_exception(error, kind)

@@ -176,7 +176,12 @@ class Launcher(ABC):
     shows_variables: ClassVar[bool] = False
     """Commands or job scripts, which others can read, have the variables of processes."""
     options: ClassVar[tuple[str, ...] | None] = None
-    """The keys of its ``launcher_options``, if they are always the same."""
+    """The keys of its ``launcher_options``, which it then supports, if they are always the same."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.options:
+            cls.supports |= {"launcher_options"}
 
     @classmethod
     def remote(cls, spec: ClusterSpec) -> bool:

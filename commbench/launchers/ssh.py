@@ -253,7 +253,7 @@ class SshLauncher(Launcher):
     """Start every process over SSH."""
 
     name = "ssh"
-    supports = frozenset({"hosts", "launcher_options", "memory_limit"})
+    supports = frozenset({"hosts", "memory_limit"})
     requires = ("asyncssh", "ssh")
     shows_variables = True
     options = _CONNECT + _FURTHER
