@@ -48,8 +48,12 @@ def cases_for(
     names = tuple(backends)
     if not names:
         raise UsageError("backends is empty; name at least one, for example tcp")
-    if cluster.n_workers < 1 or cluster.threads_per_worker < 1:
-        raise UsageError("a cluster has at least one worker with at least one thread")
+    for option, number, what in (
+        ("--workers", cluster.n_workers, "worker"),
+        ("--threads", cluster.threads_per_worker, "thread per worker"),
+    ):
+        if number < 1:
+            raise UsageError(f"{option} is {number}; a cluster has at least one {what}")
     if cluster.device not in ("cpu", "gpu"):
         raise UnknownNameError("device", cluster.device, ("auto", "cpu", "gpu"))
     if cluster.task_placement not in ("pinned", "dask"):
@@ -390,7 +394,8 @@ def shuffled(items: Iterable[Any], seed: int, block: int) -> list[Any]:
 def unmet(case: Case) -> Unavailability | None:
     """Return the first unmet requirement of `case` or its backend, or None."""
     backend, workload = parse(case.backend), make_workload(case)
-    if lacking := registry.load("launcher", case.cluster.launcher)().unavailable():
+    launcher = registry.load("launcher", case.cluster.launcher)()
+    if lacking := launcher.unavailable() or launcher.unstartable():
         return Unavailability(lacking.reason, lacking.remedy, lacking.what)
     if problem := backend.unavailable(case.cluster.device):
         return problem

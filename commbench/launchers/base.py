@@ -202,6 +202,10 @@ class Launcher(ABC):
         reason = f"the package {package.replace('_', '-')} is not installed"
         return UnavailableError(f"the launcher {self.name}", reason, install_command(extra))
 
+    def unstartable(self) -> UnavailableError | None:
+        """Return the error that says what it takes to start clusters, and not for ``script``."""
+        return None
+
     def validate(self, spec: ClusterSpec, backend: Backend) -> None:
         """Raise an error if this launcher can't start `spec` with `backend`.
 
@@ -236,6 +240,12 @@ class Launcher(ABC):
             if self.options is not None and key not in self.options:
                 known = ", ".join(self.options)
                 raise UsageError(f"the launcher {self.name} has no option {key!r}; known: {known}")
+        for host in spec.hosts:
+            if os.path.splitext(host)[1] and os.path.isfile(host):
+                raise UsageError(
+                    f"--hosts: {host} is a file; name the hosts one by one, for example --hosts "
+                    "node1,node2"
+                )
         memory_limit(spec, 1.0)
 
     def environment(self, spec: ClusterSpec) -> dict[str, str]:

@@ -345,6 +345,9 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
     if rule and rule.detect != Stopping().detect:
         detect = f" --detect {100 * rule.detect:g}%"
     is_open = rule and not run.ended_by and len(stats.unknown(run)) < len(run.cases)
+    has_failed = not (run.is_user_code or run.failures.empty or run.ends["ok"].astype(bool).any())
+    if has_failed:
+        yield "read why", shlex.quote(str(run.path / "logs"))
     is_incomplete = is_open or warnings.missing_launches(run)
     if is_incomplete and not (run.is_user_code or run.manifest.side):
         n_launches, design = design_for_verdict(run)
@@ -353,6 +356,8 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
             "measure the rest",
             f"commbench run --resume {path}" + f" {design}" * (not has_verdict),
         )
+    elif has_failed and run.manifest.command:
+        yield "measure again, when it is mended", run.manifest.command
     elif again and _by_chance(run):
         yield "move the same bytes", f"{again} --task-placement pinned"
     elif again and run.comparisons and all(math.isinf(c.detectable) for c in run.comparisons):
@@ -387,6 +392,8 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
             f"all {len(wrong)} findings" if len(wrong) > 1 else "the finding",
             (f"commbench diagnose {path}"),
         )
+    if has_failed:
+        return
     if directory.is_current(page := run.path / "report.html"):
         yield "figures, all tables", str(page)
     else:

@@ -560,14 +560,19 @@ def test_failures_are_in_the_opening(recorded):
 
 
 def test_a_run_of_failures_begins_with_them():
-    case = builders.case()
-    run = builders.in_memory([case], [builders.failure(case)])
+    case = builders.case(launches=1)
+    command = "commbench run merge --launches 1"
+    run = builders.in_memory([case], [builders.failure(case), builders.end(case, ok=False)])
+    run = run.replace(replace(run.manifest, command=command))
     lines = terminal.render(run).splitlines()
     assert lines[2:4] == [
         "No launch ended well: there is nothing to report.",
         "✗ merge over tcp, launch 0 (launch): it broke",
     ]
-    assert lines[5] == opening.NEXT
+    logs = run.path / "logs"
+    assert lines[5:] == [
+        opening.NEXT, f"  read why: {logs}", f"  measure again, when it is mended: {command}",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
