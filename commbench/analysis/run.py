@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from warnings import catch_warnings, filterwarnings
 
 from commbench import model, stats, workloads
-from commbench.errors import ResultsError
+from commbench.errors import ResultsError, UsageError
 from commbench.harness.cases import make_workload
 from commbench.model import FETCHES, LAYERS, Case, Manifest, Record, Suite, registry
 from commbench.store import directory, records, tables
@@ -286,15 +286,24 @@ def load(run: str | Path) -> Run:
     Parameters
     ----------
     run
-        The run's directory, as ``commbench run`` prints it in its last line.
+        The run's directory, as ``commbench run`` prints it in its last line; or ``"latest"``, the
+        newest run in ``results/``, as in commands.
 
     Raises
     ------
+    UsageError
+        If there is no latest run, or `run` is no path.
     ResultsError
         If the directory has no run, or one of another schema version; later, if a file can't be
         read.
     """
+    if not isinstance(run, str | Path):
+        raise UsageError(f"load takes the directory of a run, or 'latest', and got {run!r}")
     path = Path(run)
+    if run == "latest" and not path.exists():
+        from commbench.harness.options import newest_run
+
+        path = newest_run()
     return Run(path, directory.read_manifest(path))
 
 

@@ -241,7 +241,7 @@ class Launcher(ABC):
                 known = ", ".join(self.options)
                 raise UsageError(f"the launcher {self.name} has no option {key!r}; known: {known}")
         for host in spec.hosts:
-            if os.path.splitext(host)[1] and os.path.isfile(host):
+            if Path(host).suffix and os.path.isfile(host):
                 raise UsageError(
                     f"--hosts: {host} is a file; name the hosts one by one, for example --hosts "
                     "node1,node2"

@@ -138,7 +138,8 @@ def scheduler_address(scheduler: str) -> str:
         raise UsageError(
             f"can't read the scheduler's file {scheduler}: {error.strerror}; it is what `dask "
             "scheduler --scheduler-file FILE` writes"
-            + f". An address has a port: tcp://{scheduler}:8786" * bool(may_be_host)
+            + f". An address has a port: tcp://{scheduler}:8786"
+            * bool(may_be_host)
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(

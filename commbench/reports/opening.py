@@ -59,9 +59,8 @@ _PROOF_S, N_CONFIRMING = 300.0, 6
 """The least budget of a proof, and the fewest launches that confirm it."""
 _MARGIN = 1.25
 """How much longer than those of the run the launches of a proof may take."""
-_DESIGN = {"--launches": 1, "--iterations": 1, "--budget": 1, "--detect": 1, "--rigorous": 0,
-           "--quick": 0}  # fmt: skip
-"""The options that fix the design of a run, and the number of their values."""
+_DESIGN = {"--launches": 1, "--budget": 1, "--detect": 1, "--rigorous": 0, "--quick": 0}
+"""The options that fix the number of launches, or the budget, and the number of their values."""
 
 
 def opening(run: Run, *, warns: bool = True) -> Iterator[str | Table]:

@@ -76,7 +76,7 @@ BAD = {
     "no time": (MERGE + "timeout_s = 0", "timeout is 0.0 s", "above 0"),
     "not a time": (MERGE + "timeout_s = nan", "finite", "timeout_s"),
     "no workers": ("[cluster]\nn_workers = 0\n" + MERGE, "case[0]", "at least one worker"),
-    "no threads": ("[cluster]\nthreads_per_worker = 0\n" + MERGE, "--threads is 0", "at least one thread"),
+    "no threads": ("[cluster]\nthreads_per_worker = 0\n" + MERGE, "--threads is 0; a cluster has"),
     "no backends at all": ("backends = []\n" + MERGE, "backends is empty"),
     "unknown workload": (MERGE.replace("merge", "merg"), "'merg' (did you mean 'merge'?)"),
     "unknown backend": (MERGE + 'backends = ["tcpp"]', "case[0]", "did you mean 'tcp'?", "known: "),

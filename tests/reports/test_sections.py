@@ -2,10 +2,12 @@ import re
 
 import builders
 import pytest
+from matplotlib.figure import Figure
 
 from commbench.errors import ResultsError, UnavailableError, UnknownNameError
 from commbench.model import USER_CODE, ClusterSpec, registry
 from commbench.reports import html, markdown, terminal
+from commbench.reports.figures import Drawing
 from commbench.reports.html import pair_matrix
 from commbench.reports.sections import Section, Table, heading, reading, sections
 
@@ -65,6 +67,15 @@ def test_a_section_says_what_to_read_and_what_not_to_conclude(install, run):
     page = html.render(run)
     assert "<b>What to read.</b> Read &lt;this&gt;." in page
     assert "<b>What not to conclude.</b> That it is all." in page
+
+
+@pytest.mark.parametrize("problem", ["", "it could not be drawn"])
+def test_advice_on_figures_that_were_not_drawn_is_left_out(install, run, monkeypatch, problem):
+    monkeypatch.setattr(html, "drawn", lambda _: [Drawing("mine", Figure(), problem)])
+    install(to_read="Read <this>.", figures=("mine",))
+    assert ("Read &lt;this&gt;." in html.render(run)) is (not problem)
+    install(to_read="Read <this>.", figures=("message-size",))
+    assert "Read &lt;this&gt;." not in html.render(run)
 
 
 def test_matrices_that_fail_are_replaced_by_the_error(monkeypatch, run):
