@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shlex
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -147,13 +148,18 @@ def read(path: Path) -> tuple[Reference, ...]:
     UsageError
         If it can't be read, or a key, type, unit or tolerance is wrong.
     """
+    command = f"commbench check RUN --write-reference {shlex.quote(str(path))}"
+    make = f"make it from a good run: {command}"
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UsageError(f"there is no {path} yet; {make}") from error
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UsageError(f"can't read the references {path}: {error}") from error
+    # Of a file with other keys only, these are named.
+    if not content.get("reference", content):
+        raise UsageError(f"{path} has no [[reference]] table; remove it, and {make}")
     parsed: _ReferenceFile = structure(content, _ReferenceFile, str(path))
-    if not parsed.reference:
-        raise UsageError(f"{path} has no [[reference]] table; add one")
     for number, reference in enumerate(parsed.reference):
         try:
             _validate(reference)

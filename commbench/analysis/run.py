@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from warnings import catch_warnings, filterwarnings
 
 from commbench import model, stats, workloads
-from commbench.errors import ResultsError
+from commbench.errors import ResultsError, UsageError
 from commbench.harness.cases import make_workload
 from commbench.model import FETCHES, LAYERS, Case, Manifest, Record, Suite, registry
 from commbench.store import directory, records, tables
@@ -278,6 +278,36 @@ class Run:
         return (*warnings.find(self), *self.rule_problems)
 
 
+_RESULTS = {
+    "case_labels": "The workload of each case, with the settings that differ, by id.",
+    "timed": "The verified samples of iterations that count, without planned warm-ups.",
+    "measured": "Those of ``timed`` without the ones that were detected as warm-up.",
+    "moved_bytes": "The mean of the serialized bytes that an iteration moved, per case.",
+    "tasks_per_iteration": "The median of the tasks that compute in an iteration, per case.",
+    "seconds_per_byte": "The time of a byte if transfers came one after another, per case.",
+    "launch_medians": "The median of the measured samples of each launch.",
+    "summaries": "A summary of the samples of each case, layer and payload size.",
+    "costs": "The summaries with their cost in CPU time.",
+    "comparisons": "Comparisons of the backends of each task, layer and size.",
+    "pair_bandwidths": "The bandwidth of each ordered pair of workers.",
+    "link_bandwidths": "The bandwidth of each class of links.",
+    "coverage": "How much of the traffic the transfer logs contain, per case.",
+    "shuffles": "The bytes of each P2P shuffle, and the parts of its time.",
+    "statements": "The statements that sent graphs, by their time within each case.",
+    "lines": "The lines that tasks and the script execute, the longest first.",
+    "slow_pairs": "The slow pairs of ``pairs``, with the cause of each.",
+    "published_comparisons": "Comparisons with the published figure that the suite reproduces.",
+    "slow_latencies": "The slow pairs of hosts, by the quickest empty requests.",
+    "worker_profiles": "The parts of the wall time of each measured iteration, per process.",
+    "ended_by": "Why a run with a budget has ended: ``decided`` or ``time``; else empty.",
+    "profile_shares": "The share of each part in the wall time, per case and kind of process.",
+    "pairs": "The table of ``pair_bandwidths``: a row for each pair of workers.",
+}
+"""What `help` says of the results that are functions of `stats`."""
+for _name, _text in _RESULTS.items():
+    vars(Run)[_name].__doc__ = _text
+
+
 def load(run: str | Path) -> Run:
     """Return a run: its records as pandas frames, and everything computed from them.
 
@@ -286,15 +316,24 @@ def load(run: str | Path) -> Run:
     Parameters
     ----------
     run
-        The run's directory, as ``commbench run`` prints it in its last line.
+        The run's directory, as ``commbench run`` prints it in its last line; or ``"latest"``, the
+        newest run in ``results/``, as in commands.
 
     Raises
     ------
+    UsageError
+        If there is no latest run, or `run` is no path.
     ResultsError
         If the directory has no run, or one of another schema version; later, if a file can't be
         read.
     """
+    if not isinstance(run, str | Path):
+        raise UsageError(f"load takes the directory of a run, or 'latest', and got {run!r}")
     path = Path(run)
+    if run == "latest" and not path.exists():
+        from commbench.harness.options import newest_run
+
+        path = newest_run()
     return Run(path, directory.read_manifest(path))
 
 

@@ -631,7 +631,7 @@ def _spilling(run: Run) -> Iterator[Disturbance]:
         n_iterations = len(rows[["launch", "iteration"]].drop_duplicates())
         yield Disturbance(
             f"{run.case_names[case_id]}: workers wrote {format_bytes(int(rows['nbytes'].sum()))} "
-            f"to disk in {n_iterations} measured iterations",
+            f"to disk in {n_iterations} measured iteration{'s' * (n_iterations > 1)}",
             ", as their memory was full: the times are the disk's, too; take less data or more "
             "memory",
             rule="spilling",

@@ -8,6 +8,7 @@ import os
 import sys
 from collections import defaultdict
 from contextlib import suppress
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +45,8 @@ _COMMANDS = {
     "list": "main:list_",
 }
 """The commands, each imported when it is called."""
+_SHOWING = frozenset({"report", "model", "doctor", "topology", "list"})
+"""The commands that only show something, of which nobody has to read all, as with `| head`."""
 ARGUMENTS = "commbench.arguments"
 """The key of the arguments in ``ctx.meta``; `sys.argv` has more in ``dask commbench``."""
 
@@ -55,6 +58,10 @@ class _Group(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         ctx.meta[ARGUMENTS] = [*args]
+        for name in ("stdout", "stderr"):
+            # Python has none where it was closed, as by `>&-`.
+            if getattr(sys, name) is None:
+                setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115
         # Errors other than "strict" are the user's choice.
         for stream in (sys.stdout, sys.stderr):
             if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
@@ -78,17 +85,24 @@ class _Group(click.Group):
                 raise click.ClickException(str(error)) from error
             raise click.UsageError(str(error)) from error
         except OSError as error:
+            if error.errno == errno.EPIPE and ctx.invoked_subcommand in _SHOWING:
+                _discard_output()
+                ctx.exit(0)
             # That of a file has its name. Where nobody reads, click ends without a message.
             if error.filename is not None or error.errno not in _FULL:
                 raise
-            # What is left in the buffer would be an error again at exit.
-            with suppress(OSError):
-                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _discard_output()
             raise click.ClickException(f"can't write the output: {error.strerror}") from error
         except KeyboardInterrupt:
             interrupts.ignore()
             click.echo("interrupted", err=True)
             ctx.exit(interrupts.STATUS)
+
+
+def _discard_output() -> None:
+    # What is left in the buffer would be an error again at exit.
+    with suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @click.group(
@@ -130,3 +144,5 @@ def list_() -> None:
             click.echo(f"  {name + ':A+B…':16} any of {options}; see `commbench doctor`")
     for kind in ("rule", "plot", "section", "report", "launcher"):
         click.echo(f"{kind}s\n  {', '.join(registry.names(kind))}")
+        for name, reason in sorted(registry.problems(kind).items()):
+            click.echo(f"  {name:16} unavailable: {reason}")

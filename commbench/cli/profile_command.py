@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
@@ -45,7 +47,7 @@ def profile(
     from commbench.store.directory import RunStore
 
     path, status = record(ctx, script, arguments, output, scheduler_address, anonymize)
-    # The report has commands with the path, which may have a name of the user.
+    # What is written has commands with the path, which may have a name of the user.
     with contextlib.chdir(path.parent) if anonymize else contextlib.nullcontext():
         shown = load(path.name) if anonymize else load(path)
         try:
@@ -53,7 +55,8 @@ def profile(
         except CommbenchError as error:
             # The script may have filled the disk.
             click.echo(f"Error: {error}", err=True)
-        click.echo(registry.load("report", "terminal")(shown), nl=False)
+    shown.path = path
+    click.echo(registry.load("report", "terminal")(shown), nl=False)
     click.echo(path)
     ctx.exit(status)
 
@@ -95,6 +98,8 @@ def record(
             f"{script} connected no distributed.Client, so there is nothing to report; "
             "it needs one in its main process, as in: with Client() as client: …"
         )
+        if _has_main(script):
+            message += f"; it has main(client): {shlex.join(['commbench', 'run', str(script)])}"
         # The scheduler's and the workers' processes of dask-mpi end so, for example.
         if isinstance(error, SystemExit) and not status and may_lack_client:
             click.echo(message, err=True)
@@ -103,6 +108,15 @@ def record(
             ctx.exit(status)
         raise UsageError(message)
     return run.path, status
+
+
+def _has_main(script: Path) -> bool:
+    """Return whether a script has a function ``main(client)``, which ``commbench run`` calls."""
+    with contextlib.suppress(OSError, ValueError, SyntaxError):
+        for node in ast.parse(script.read_bytes()).body:
+            if isinstance(node, ast.FunctionDef) and node.name == "main":
+                return [each.arg for each in node.args.args][:1] == ["client"]
+    return False
 
 
 _STREAMS: list[Any] = []

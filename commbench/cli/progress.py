@@ -158,13 +158,14 @@ class _Lines:
         self._names, self._remaining = names, remaining
         self._last: dict[str, float] = {}
         self._n_ended = 0
-        self._phase, self._printed = "", -math.inf
+        self._phase, self._began, self._printed = "", 0.0, -math.inf
 
     def show(self, record: Record | Phase | str | None) -> None:
         """Print a line for what ended, and for a phase that begins or takes long."""
         limit_s = _QUIET_SECONDS
         if isinstance(record, Phase):
             self._phase, limit_s = f"{self._names[record.case_id]}: {record.name}", _PHASE_SECONDS
+            self._began = time.monotonic()
         elif isinstance(record, Sample) and record.layer == "workload":
             self._last[record.case_id] = record.seconds
         if isinstance(record, str):
@@ -172,7 +173,8 @@ class _Lines:
         elif isinstance(record, LaunchEnd):
             self._print(self._describe(record))
         elif time.monotonic() - self._printed >= limit_s:
-            self._print(f"{self._phase} …")
+            seconds = time.monotonic() - self._began
+            self._print(f"{self._phase} …" + f" {seconds:.0f} s" * (seconds >= 1))
         self.show_failure(record)
 
     def show_failure(self, record: Record | Phase | str | None) -> None:

@@ -84,6 +84,11 @@ def compare(
     if old.manifest == new.manifest:
         raise UsageError(f"{baseline} and {candidate} are the same run: {old.manifest.id}")
     match = comparability.match(old.manifest, new.manifest)
+    if not match.same:
+        raise UsageError(
+            f"{old.manifest.id} and {new.manifest.id} have no case in common: "
+            + "; ".join(match.alone)
+        )
     if (differences := match.differences) and not force:
         raise UsageError(
             f"{old.manifest.id} and {new.manifest.id} can't be compared: "
@@ -266,6 +271,8 @@ def ab(
             interrupts.ignore()
             kept = " and ".join(map(str, runs.values())) or "nothing"
             _echo_error(f"interrupted; what was measured is kept: {kept}")
+            if len(runs) == 2:
+                _echo_error(f"to compare it: {_forced(runs['base'], runs['head'])}")
             ctx.exit(interrupts.STATUS)
     old, new = load(runs["base"]), load(runs["head"])
     _validate_same_cases(old, new)
@@ -323,6 +330,11 @@ def _progress(block: Block, launches: int, left_s: float) -> str:
     return "\n".join([line, *(f"{block.side}: {note}" for note in block.notes)])
 
 
+def _forced(old: Path, new: Path) -> str:
+    """Return the command that compares two runs of different environments."""
+    return shlex.join(["commbench", "compare", "--force", str(old), str(new)])
+
+
 def _validate_same_cases(old: Run, new: Run) -> None:
     from dataclasses import replace
 
@@ -335,7 +347,7 @@ def _validate_same_cases(old: Run, new: Run) -> None:
             f"{old.manifest.id} and {new.manifest.id} did not measure the same: "
             + "; ".join(map(str, differences))
             + ". To compare them all the same: "
-            + shlex.join(["commbench", "compare", "--force", str(old.path), str(new.path)])
+            + _forced(old.path, new.path)
         )
 
 

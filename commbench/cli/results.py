@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from commbench import load
-from commbench.errors import UnknownNameError, UnwritableError, UsageError
+from commbench.errors import CommbenchError, UnknownNameError, UnwritableError, UsageError
 from commbench.harness import options
 from commbench.harness.options import BYTES, RUN
 from commbench.model import registry
@@ -24,6 +24,7 @@ FORM = click.option(
     "--format", "form", type=click.Choice(["terminal", "json"]), default="terminal",
     show_default=True,
 )  # fmt: skip
+_FUNCTION = "let it be a function of a run that returns text"
 _AT_ONCE = 1 << 20
 """The characters to print at a time."""
 
@@ -51,7 +52,8 @@ def report(
     """Report a RUN again: the directory of a run, complete or not, or `latest`."""
     if verbose and form not in ("terminal", "tables"):
         raise click.UsageError(f"--verbose is for the terminal; --format {form} has all tables")
-    render = registry.load("report", "tables" if verbose else form)
+    form = "tables" if verbose else form
+    render = registry.load("report", form)
     data = load(run)
     if min_transfer is not None:
         data = data.replace(replace(data.manifest, min_transfer_bytes=min_transfer))
@@ -61,7 +63,15 @@ def report(
         from commbench.harness.suite import read_racks
 
         data = data.replace(replace(data.manifest, racks=read_racks(racks)))
-    text = render(data)
+    try:
+        text = render(data)
+    except Exception as error:
+        if isinstance(error, CommbenchError) or render.__module__.startswith("commbench."):
+            raise
+        reason = f"raised {registry.raised(error)}"
+        raise registry.fault("report", form, reason, _FUNCTION) from error
+    if not isinstance(text, str):
+        raise registry.fault("report", form, f"returned {text!r}", _FUNCTION)
     # Print in chunks: a report may have hundreds of megabytes, and each is encoded in a copy.
     for begin in range(0, len(text), _AT_ONCE):
         click.echo(text[begin : begin + _AT_ONCE], nl=False)

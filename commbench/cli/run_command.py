@@ -322,6 +322,8 @@ def _execute(
         interrupts.ignore()
         # It may have ended their reader, too, as with `2>&1 | tee log`.
         sys.stdout, sys.stderr = map(progress.MaybeRead, (sys.stdout, sys.stderr))
+    if interrupted and text and run.ends.empty and run.samples.empty:
+        text = ""
     if not quiet and call is None:
         click.echo(text, nl=False)
     if interrupted:

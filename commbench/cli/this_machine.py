@@ -46,7 +46,10 @@ def doctor() -> None:
 
     from commbench.studies.doctor import examine
 
-    render_examination(examine(), Console())
+    console = Console()
+    with console.capture() as shown:
+        render_examination(examine(), console)
+    click.echo(shown.get(), nl=False)
 
 
 def render_examination(examination: Examination, console: Console) -> None:

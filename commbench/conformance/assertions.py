@@ -6,6 +6,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from commbench.errors import UnavailableError
+from commbench.model import registry
+
+
+def loaded(kind: str, name: str) -> Any:
+    """Return the plugin, and assert that it can be loaded."""
+    try:
+        return registry.load(kind, name)
+    except UnavailableError as error:
+        raise AssertionError(str(error)) from error
+
 
 def assert_one_line(what: str, text: Any) -> None:
     """Assert that `text` is one line of text."""

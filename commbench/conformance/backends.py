@@ -10,7 +10,7 @@ from pathlib import Path
 
 from commbench import backends
 from commbench.backends.base import Backend, Unavailability
-from commbench.conformance.assertions import assert_one_line, assert_raises
+from commbench.conformance.assertions import assert_one_line, assert_raises, loaded
 from commbench.errors import UnavailableError, UsageError
 from commbench.harness import runner
 from commbench.harness.cases import cases_for, make_suite, plan, unmet
@@ -44,8 +44,9 @@ def check_backend(name: str, device: str = "cpu") -> set[str]:
     UnavailableError
         If this machine can't run the backend; all but its ``dask_config`` has been tested by then.
     """
+    loaded("backend", name.partition(":")[0])
     backend = backends.parse(name)
-    _check_names(backend, name)
+    _check_names(backend)
     with tempfile.TemporaryDirectory(prefix="commbench-") as scratch:
         _check_settings(backend, device, Path(scratch))
         _check_unavailable_imports(name, device)
@@ -59,9 +60,7 @@ def check_backend(name: str, device: str = "cpu") -> set[str]:
         return _exchange_messages(backend, device, Path(scratch))
 
 
-def _check_names(backend: Backend, name: str) -> None:
-    head = name.partition(":")[0]
-    assert backend.head == head, f"the entry point is {head!r}, but head is {backend.head!r}"
+def _check_names(backend: Backend) -> None:
     again = backends.parse(backend.name).name
     assert again == backend.name, f"its name {backend.name!r} leads to another: {again!r}"
     assert backend.protocol, "protocol is empty; give the scheme of Dask's addresses"

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from commbench import backends
-from commbench.conformance.assertions import assert_raises
+from commbench.conformance.assertions import assert_raises, loaded
 from commbench.errors import UsageError
 from commbench.harness.cases import cases_for, make_workload
 from commbench.harness.measure.cluster import measure_cluster
 from commbench.launchers import members
 from commbench.launchers.base import RunningCluster
-from commbench.model import ClusterSpec, Launch, Sample, registry
+from commbench.model import ClusterSpec, Launch, Sample
 from commbench.store.emitter import InMemory
 
 _SPIN_SECONDS = 0.3
@@ -48,8 +48,7 @@ def check_launcher(name: str, scratch: Path, backend: str = "tcp", /, **cluster:
     CommbenchError
         If the cluster can't be started.
     """
-    kind = registry.load("launcher", name)
-    assert kind.name == name, f"the entry point is {name!r}, but its name is {kind.name!r}"
+    kind = loaded("launcher", name)
     spec, talk = ClusterSpec(launcher=name, **cluster), backends.parse(backend)
     (case,) = cases_for(_WORKLOAD, (backend,), _PARAMS, spec, iterations=2, warmups=1)
     for field, how in ClusterSpec.settings().items():

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
-from commbench.conformance.assertions import assert_one_line, assert_raises
+from commbench.conformance.assertions import assert_one_line, assert_raises, loaded
 from commbench.errors import UsageError, VerificationError
 from commbench.harness import options
 from commbench.harness.cases import structure
 from commbench.harness.measure.cluster import until_forgotten
-from commbench.model import LAYERS, registry
+from commbench.model import LAYERS
 from commbench.workloads.base import (
     ClusterWorkload,
     Context,
@@ -52,8 +52,7 @@ def check_workload(name: str, client: Any = None, /, **params: Any) -> None:
     UsageError
         If the parameters are not valid.
     """
-    kind = registry.load("workload", name)
-    assert kind.name == name, f"the entry point is {name!r}, but its name is {kind.name!r}"
+    kind = loaded("workload", name)
     assert_one_line("summary", kind.summary)
     assert_one_line("stresses", kind.stresses)
     _check_params(kind)

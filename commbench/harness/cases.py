@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import random
@@ -47,8 +48,12 @@ def cases_for(
     names = tuple(backends)
     if not names:
         raise UsageError("backends is empty; name at least one, for example tcp")
-    if cluster.n_workers < 1 or cluster.threads_per_worker < 1:
-        raise UsageError("a cluster has at least one worker with at least one thread")
+    for option, number, what in (
+        ("--workers", cluster.n_workers, "worker"),
+        ("--threads", cluster.threads_per_worker, "thread per worker"),
+    ):
+        if number < 1:
+            raise UsageError(f"{option} is {number}; a cluster has at least one {what}")
     if cluster.device not in ("cpu", "gpu"):
         raise UnknownNameError("device", cluster.device, ("auto", "cpu", "gpu"))
     if cluster.task_placement not in ("pinned", "dask"):
@@ -288,10 +293,18 @@ def _literal(value: Any, kind: Any) -> Any:
 def _only_from(shape: Any, name: str, structure: Any) -> Any:
     def hook(value: Any, kind: Any) -> Any:
         if not isinstance(value, shape):
-            raise TypeError(f"expected {name}, got {value!r}")
+            how = f"; write [{json.dumps(value)}]" * (name == "a list" and isinstance(value, str))
+            raise TypeError(f"expected {name}, got {value!r}{how}")
         return structure(value, kind)
 
     return hook
+
+
+_EXAMPLES = {
+    "case": '[[case]] and, in the next line, workload = "merge"',
+    "workload": 'workload = "merge"',
+}
+"""What to write for keys of suite files that are missing."""
 
 
 def _explain(error: BaseException, kind: type[Any] | None) -> str:
@@ -304,7 +317,9 @@ def _explain(error: BaseException, kind: type[Any] | None) -> str:
             for key in sorted(error.extra_fields)
         )
     if isinstance(error, KeyError):
-        return f"the key {error.args[0]!r} is missing"
+        key = error.args[0]
+        how = f"; write {_EXAMPLES[key]}" if key in _EXAMPLES else ""
+        return f"the key {key!r} is missing{how}"
     if isinstance(error, TypeError | ValueError | UsageError) and error.args:
         return str(error)
     return cattrs.v.format_exception(error, kind)
@@ -373,7 +388,8 @@ def shuffled(items: Iterable[Any], seed: int, block: int) -> list[Any]:
 def unmet(case: Case) -> Unavailability | None:
     """Return the first unmet requirement of `case` or its backend, or None."""
     backend, workload = parse(case.backend), make_workload(case)
-    if lacking := registry.load("launcher", case.cluster.launcher)().unavailable():
+    launcher = registry.load("launcher", case.cluster.launcher)()
+    if lacking := launcher.unavailable() or launcher.unstartable():
         return Unavailability(lacking.reason, lacking.remedy, lacking.what)
     if problem := backend.unavailable(case.cluster.device):
         return problem

@@ -65,18 +65,21 @@ class _RunPath(click.Path):
         if isinstance(value, str) and not os.path.exists(Path(value, "run.json")):
             if os.path.exists(Path("results", value, "run.json")):
                 return super().convert(str(Path("results") / value), param, ctx)
-            folder = Path("results" if value == LATEST else value)
-            made = runs_in(folder)
-            if value == LATEST and made:
-                value = made[-1]
-            elif value == LATEST:
-                self.fail("there is no run in results/ yet; name a run's directory", param, ctx)
-            elif made:
+            if value == LATEST:
+                value = newest_run()
+            elif made := runs_in(Path(value)):
                 self.fail(
                     f"{value} has {len(made)} runs; the newest is {made[-1]}, and all are in "
-                    f"{folder}/", param, ctx,
+                    f"{Path(value)}/", param, ctx,
                 )  # fmt: skip
         return super().convert(value, param, ctx)
+
+
+def newest_run() -> Path:
+    """Return the directory of the newest run in ``results/``."""
+    if not (made := runs_in(Path("results"))):
+        raise UsageError("there is no run in results/ yet; name a run's directory")
+    return made[-1]
 
 
 def runs_in(folder: Path) -> list[Path]:

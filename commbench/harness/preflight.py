@@ -39,6 +39,8 @@ _MESSAGE_SECONDS, _SECONDS_PER_BYTE = 3e-3, 3e-9
 _SMALL_MESSAGE_SECONDS = 3e-4
 _GPU_SECONDS = 4.0
 """Time to import CuPy and create a CUDA context, on a machine with an H200."""
+_LONGEST_SECONDS = 1e4 * 3600
+"""The longest launch for which a deadline is suggested."""
 _CROWDED = 4
 """The processes per core from which on starting them takes long."""
 
@@ -155,9 +157,10 @@ def describe(suite: Suite, stopping: Stopping | None) -> Iterator[str]:
                 "more cores"
             )
         if each > case.timeout_s:
+            fewer = f"--timeout {math.ceil(2 * each)}s, or fewer iterations, sizes or workers"
             said.add(
                 f"warning: a launch of {case.workload} over {case.variant} takes about "
                 f"{format_duration(each)}, and its deadline is {format_duration(case.timeout_s)}: "
-                f"--timeout {math.ceil(2 * each)}s, or fewer iterations, sizes or workers"
+                + (fewer if each < _LONGEST_SECONDS else "take less data")
             )
     yield from sorted(said)

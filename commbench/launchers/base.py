@@ -176,7 +176,12 @@ class Launcher(ABC):
     shows_variables: ClassVar[bool] = False
     """Commands or job scripts, which others can read, have the variables of processes."""
     options: ClassVar[tuple[str, ...] | None] = None
-    """The keys of its ``launcher_options``, if they are always the same."""
+    """The keys of its ``launcher_options``, which it then supports, if they are always the same."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.options:
+            cls.supports |= {"launcher_options"}
 
     @classmethod
     def remote(cls, spec: ClusterSpec) -> bool:
@@ -196,6 +201,10 @@ class Launcher(ABC):
             return None
         reason = f"the package {package.replace('_', '-')} is not installed"
         return UnavailableError(f"the launcher {self.name}", reason, install_command(extra))
+
+    def unstartable(self) -> UnavailableError | None:
+        """Return the error that says what it takes to start clusters, and not for ``script``."""
+        return None
 
     def validate(self, spec: ClusterSpec, backend: Backend) -> None:
         """Raise a UsageError, with a remedy, if this launcher can't start `spec` with `backend`."""
@@ -225,6 +234,12 @@ class Launcher(ABC):
             if self.options is not None and key not in self.options:
                 known = ", ".join(self.options)
                 raise UsageError(f"the launcher {self.name} has no option {key!r}; known: {known}")
+        for host in spec.hosts:
+            if Path(host).suffix and os.path.isfile(host):
+                raise UsageError(
+                    f"--hosts: {host} is a file; name the hosts one by one, for example --hosts "
+                    "node1,node2"
+                )
         memory_limit(spec, 1.0)
 
     def environment(self, spec: ClusterSpec) -> dict[str, str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -133,9 +134,12 @@ def scheduler_address(scheduler: str) -> str:
     try:
         address = json.loads(Path(scheduler).read_text(encoding="utf-8"))["address"]
     except OSError as error:
+        may_be_host = re.fullmatch(r"[\w.-]+(?<!\.json)", scheduler)
         raise UsageError(
             f"can't read the scheduler's file {scheduler}: {error.strerror}; it is what `dask "
             "scheduler --scheduler-file FILE` writes"
+            + f". An address has a port: tcp://{scheduler}:8786"
+            * bool(may_be_host)
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise UsageError(
@@ -161,8 +165,9 @@ def _connect_client(address: str) -> Any:
         return Client(address, timeout=_ANSWER_SECONDS)
     except Exception as error:
         cause = error.__cause__ or error
+        text = str(cause) or type(cause).__name__
         raise LaunchError(
-            f"no scheduler answers at {address} within {_ANSWER_SECONDS:g} s ({cause}); is it "
+            f"no scheduler answers at {address} within {_ANSWER_SECONDS:g} s ({text}); is it "
             "running, of this version of distributed, and its port reachable?"
         ) from error
 

@@ -14,6 +14,7 @@ import contextlib
 import inspect
 import os
 import shlex
+import shutil
 import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from commbench.errors import LaunchError, UsageError
+from commbench.errors import LaunchError, UnavailableError, UsageError
 from commbench.launchers import members
 from commbench.launchers.base import Launcher, RunningCluster, dask_variables, preload_environment
 from commbench.launchers.local import LocalCluster, nanny_environment
@@ -94,6 +95,16 @@ class JobLauncher(Launcher):
                 f"Dask's configuration; known: {', '.join(_SCHEDULER_OPTIONS)}"
             )
         self.script(spec, backend.protocol, Path(), variables)
+
+    def unstartable(self) -> UnavailableError | None:  # noqa: D102
+        command = shlex.split(resolve_name(self.job_class).submit_command)[0]
+        if shutil.which(command):
+            return None
+        return UnavailableError(
+            f"the launcher {self.name}", f"there is no command {command} on this host",
+            f"run commbench where {command} submits jobs, as on a login node; --dry-run prints the "
+            "job anywhere",
+        )  # fmt: skip
 
     def scheduler_options(self) -> dict[str, Any]:
         """Return the scheduler's options of this queue in Dask's configuration."""
@@ -169,6 +180,7 @@ class JobLauncher(Launcher):
             ) from error
         except (TypeError, ValueError) as error:
             reason = str(error).strip().splitlines()[0].rstrip(":.")
+            reason = reason.removesuffix(", for example")
             raise UsageError(
                 f"dask-jobqueue can't make a job for {self.name}: {reason}. Say it "
                 f"by --launcher-option, for example memory=8GB, or in jobqueue.yaml"

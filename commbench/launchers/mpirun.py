@@ -81,7 +81,7 @@ class MpirunLauncher(Launcher):
     """Start the scheduler and all workers with one ``mpiexec``."""
 
     name = "mpirun"
-    supports = frozenset({"hosts", "launcher_options", "memory_limit"})
+    supports = frozenset({"hosts", "memory_limit"})
     requires = ("dask_mpi", "mpi")
     options = ("interface",)
 

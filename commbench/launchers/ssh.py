@@ -165,6 +165,13 @@ class SshCluster(RunningCluster):
             await starting
         except Exception as error:
             reason = await _reason(end, error)
+            if isinstance(error, OSError) and error.filename is None and end.connection is None:
+                port = connect.get("port", "")
+                option = f"-p {port} " * bool(port)
+                reason = (
+                    f"no SSH server answers at {host}{':' * bool(port)}{port} ({reason}); to test "
+                    f"it: ssh {option}{host} true"
+                )
             said = process.tail(self._log)
             raise LaunchError(f"{name} on {host} did not start: {reason}{said}") from error
 
@@ -253,7 +260,7 @@ class SshLauncher(Launcher):
     """Start every process over SSH."""
 
     name = "ssh"
-    supports = frozenset({"hosts", "launcher_options", "memory_limit"})
+    supports = frozenset({"hosts", "memory_limit"})
     requires = ("asyncssh", "ssh")
     shows_variables = True
     options = _CONNECT + _FURTHER

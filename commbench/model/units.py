@@ -220,7 +220,11 @@ def format_duration(seconds: float) -> str:
     --------
     >>> format_duration(42.3), format_duration(300), format_duration(5400), format_duration(4e5)
     ('42 s', '5 min', '1.5 h', '111 h')
+    >>> format_duration(1e30)
+    '10,000 h or more'
     """
+    if seconds >= 1e4 * 3600:
+        return "10,000 h or more"
     for least, scale, unit in ((5400, 3600, "h"), (90, 60, "min")):
         if seconds >= least:
             number = seconds / scale

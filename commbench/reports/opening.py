@@ -59,9 +59,8 @@ _PROOF_S, N_CONFIRMING = 300.0, 6
 """The least budget of a proof, and the fewest launches that confirm it."""
 _MARGIN = 1.25
 """How much longer than those of the run the launches of a proof may take."""
-_DESIGN = {"--launches": 1, "--iterations": 1, "--budget": 1, "--detect": 1, "--rigorous": 0,
-           "--quick": 0}  # fmt: skip
-"""The options that fix the design of a run, and the number of their values."""
+_DESIGN = {"--launches": 1, "--budget": 1, "--detect": 1, "--rigorous": 0, "--quick": 0}
+"""The options that fix the number of launches, or the budget, and the number of their values."""
 
 
 def opening(run: Run, *, warns: bool = True) -> Iterator[str | Table]:
@@ -348,6 +347,9 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
     if rule and rule.detect != Stopping().detect:
         detect = f" --detect {100 * rule.detect:g}%"
     is_open = rule and not run.ended_by and len(stats.unknown(run)) < len(run.cases)
+    has_failed = not (run.is_user_code or run.failures.empty or run.ends["ok"].astype(bool).any())
+    if has_failed:
+        yield "read why", shlex.quote(str(run.path / "logs"))
     is_incomplete = is_open or warnings.missing_launches(run)
     if is_incomplete and not (run.is_user_code or run.manifest.side):
         n_launches, design = design_for_verdict(run)
@@ -356,6 +358,8 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
             "measure the rest",
             f"commbench run --resume {path}" + f" {design}" * (not has_verdict),
         )
+    elif has_failed and run.manifest.command:
+        yield "measure again, when it is mended", run.manifest.command
     elif again and _by_chance(run):
         yield "move the same bytes", f"{again} --task-placement pinned"
     elif again and run.comparisons and all(math.isinf(c.detectable) for c in run.comparisons):
@@ -390,6 +394,8 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
             f"all {len(wrong)} findings" if len(wrong) > 1 else "the finding",
             (f"commbench diagnose {path}"),
         )
+    if has_failed:
+        return
     if directory.is_current(page := run.path / "report.html"):
         yield "figures, all tables", str(page)
     else:

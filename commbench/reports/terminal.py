@@ -29,7 +29,9 @@ _NAME, _TITLE, _PROSE = 12, 9, 16
 def render(run: Run) -> str:
     """Return the opening for the terminal at standard output, or for 80 columns without one."""
     parts = list(opening(run))
-    return page(heading(run), (), [*parts, next_steps(run)]) if parts else render_all(run)
+    if parts:
+        return page(heading(run), (), [*parts, next_steps(run)])
+    return page(heading(run), run.warnings, [*tables(run), next_steps(run)])
 
 
 def render_all(run: Run) -> str:

@@ -103,3 +103,8 @@ def test_transfers_are_not_read_for_a_summary(recorded, monkeypatch):
     monkeypatch.setattr(tables, "frame_from_parts", None)
     assert len(run.summaries) == 1
     assert run.ended_by == ""
+
+
+def test_help_describes_each_attribute():
+    attributes = {name: each for name, each in vars(Run).items() if not name.startswith("_")}
+    assert [name for name, each in attributes.items() if not each.__doc__] == []

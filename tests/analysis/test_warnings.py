@@ -402,7 +402,8 @@ def fetched(nbytes, n_started):
         ([core_use(CASE, seconds=0.0, others=1.0)], ""),
         (OUTLIERS, ""),
         ([spill(CASE, iteration=-1)], ""),
-        (SPILLED, "merge over tcp: workers wrote 2.00 GB to disk in 2 measured"),
+        (SPILLED, "merge over tcp: workers wrote 2.00 GB to disk in 2 measured iterations, as"),
+        (SPILLED[:1], "merge over tcp: workers wrote 1.00 GB to disk in 1 measured iteration, as"),
         (
             [setting(CASE, COMPRESSION, "lz4", launch=n) for n in range(3)],
             "merge over tcp: workers compressed their messages with lz4",

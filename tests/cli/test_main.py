@@ -81,6 +81,26 @@ def test_output_that_cannot_be_written_is_one_message():
     assert ended.stderr == "Error: can't write the output: No space left on device\n"
 
 
+@pytest.mark.parametrize("command", ["list", "doctor", "report RUN -v"])
+def test_output_that_nobody_reads_is_no_error(command, tmp_path):
+    path = builders.written(
+        tmp_path, [case := builders.case()], builders.launches(case, [1.0])
+    ).path
+    words = [str(path) if word == "RUN" else word for word in command.split()]
+    with subprocess.Popen(
+        [sys.executable, "-m", "commbench.cli", *words],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as ended:  # fmt: skip
+        ended.stdout.close()
+        assert ended.stderr.read() == ""
+    assert ended.returncode == 0
+    closed = subprocess.run(
+        ["sh", "-c", '"$@" >&-', "sh", sys.executable, "-m", "commbench.cli", *words],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (closed.returncode, closed.stderr) == (0, "")
+
+
 @pytest.mark.parametrize(
     ("encoding", "shown"),
     [

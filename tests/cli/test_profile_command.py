@@ -1,5 +1,6 @@
 import json
 import platform
+import re
 import signal
 import subprocess
 import sys
@@ -391,6 +392,14 @@ def test_a_script_that_exits_without_a_client_has_its_status(run_script, status)
     assert run is None
 
 
+@pytest.mark.parametrize(("parameters", "is_workload"), [("client, n=5", True), ("argv=()", False)])
+def test_a_script_with_main_of_a_client_is_one_to_run(run_script, parameters, is_workload):
+    done, _ = run_script(f"def main({parameters}): pass")
+    assert done.returncode == 2
+    hint = "it has main(client): commbench run my_job.py"
+    assert (hint in " ".join(done.stderr.split())) is is_workload
+
+
 @pytest.mark.parametrize("status", [0, 3])
 def test_nothing_to_diagnose_is_no_success(run_script, status):
     options = ("--fail-on", "any", "--format", "json")
@@ -472,6 +481,9 @@ def test_an_anonymous_profile_leaves_no_name_in_its_directory(run_script, tmp_pa
         names = ("planted", "my_job", "mine", tmp_path.name, f'{platform.node()}"')
         assert [name for name in names if name in text] == []
     assert "planted" not in done.stdout
+    # On screen, commands have a path that works.
+    named = re.findall(r"commbench \w+ (?:-v )?(\S+-script)$", done.stdout, re.MULTILINE)
+    assert {*named} == {str(run.path)}
 
 
 def test_an_asynchronous_client_that_is_not_closed_is_said_to_be(run_script):

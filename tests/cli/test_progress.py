@@ -65,7 +65,7 @@ def test_a_terminal_shows_failures_as_they_are(shown):
 
 def test_a_log_has_a_line_for_a_phase_and_is_silent_for_ten_seconds_at_most(shown):
     text = shown([(0, phase("starting")), (9, None), (10, None), (19, None), (21, None)])
-    assert text == "merge tcp: starting …\n" * 3
+    assert text == "".join(f"merge tcp: starting …{s}\n" for s in ("", " 10 s", " 21 s"))
     text = shown([(0, phase("starting")), (1, phase("short")), (5, phase("long")), (6, None)])
     assert text == "merge tcp: starting …\nmerge tcp: long …\n"
 

@@ -303,8 +303,11 @@ def test_cases_of_which_a_run_has_several_are_not_paired_with_other_ones(tmp_pat
 
 
 def test_runs_without_a_common_case_are_refused(tmp_path):
-    old, new = write(tmp_path, "old", cases=CASES[:1]), write(tmp_path, "new", cases=CASES[1:])
+    old = write(tmp_path, "old", cases=CASES[:1])
+    new = write(tmp_path, "new", cases=CASES[1:], python="3.99")
     error = usage_error(compare(old, new))
+    assert "have no case in common: " in error
+    assert "--force" not in error
     assert "merge over tcp is in old alone; merge over ucx is in new alone" in error
 
 

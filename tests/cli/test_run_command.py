@@ -21,6 +21,7 @@ from commbench.backends.base import Unavailability
 from commbench.cli import run_command
 from commbench.cli.main import main
 from commbench.errors import (
+    CommbenchError,
     LaunchError,
     ResultsError,
     UnavailableError,
@@ -30,6 +31,7 @@ from commbench.errors import (
 from commbench.harness import cases, options, runner
 from commbench.machine import environment
 from commbench.model import Stopping
+from commbench.reports import opening
 from commbench.store import parts
 from commbench.store.directory import RunStore
 
@@ -324,6 +326,19 @@ def test_a_second_interrupt_leaves_the_hint_and_the_status(tmp_path, monkeypatch
     assert result.stdout == f"{path}\n"
 
 
+def test_an_interrupt_before_the_first_launch_has_no_report(tmp_path, monkeypatch):
+    def run_plan(plan, path):
+        yield None
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "run_plan", run_plan)
+    result = run(tmp_path, "--backends", "fake")
+    (path,) = tmp_path.iterdir()
+    assert (result.exit_code, result.stdout) == (130, f"{path}\n")
+    shown = invoke("report", path).stdout
+    assert f"{opening.NEXT}\n  measure the rest: commbench run --resume {path}\n" in shown
+
+
 def test_an_interrupt_anywhere_else_is_status_130(monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
@@ -438,10 +453,14 @@ def test_latest_is_the_newest_run_in_results(arguments, results, monkeypatch):
     text = invoke(*arguments.split()).output
     assert "20260101" not in text
     assert "there is no run in results/" not in text
+    assert load("latest").manifest.id == "20260102-000000-merge"
     monkeypatch.setattr("commbench.harness.options.runs_in", lambda _: [])
     result = invoke(*arguments.split())
     assert result.exit_code == 2
     assert "there is no run in results/ yet" in result.output
+    for wrong in ("latest", None):
+        with pytest.raises(CommbenchError, match=r"a run's directory|the directory of a run"):
+            load(wrong)
 
 
 def test_a_folder_of_runs_is_no_run_and_the_newest_is_offered(results):

@@ -27,10 +27,6 @@ class Mine(TcpBackend):
         return Unavailability("there is no such hardware", "buy some")
 
 
-class Renamed(Mine):
-    head = "yours"
-
-
 class Tolerant(Mine):
     def __init__(self, options=()):
         self.options = options
@@ -72,7 +68,6 @@ class Undocumented(Mine):
         return Transport("something", "")
 """
 WRONG = {
-    "Renamed": "the entry point is 'mine', but head is 'yours'",
     "Tolerant": "an unknown option went unnoticed",
     "Numeric": "variables are text",
     "Silent": r"settings\(\) is ''",

@@ -140,7 +140,6 @@ def subclass(kind, **attributes):
 WRONG = {
     "a wrong number in .* went unnoticed": Blind,
     "payload_bytes is 0": subclass(Mine, payload_bytes=0),
-    "its name is 'yours'": subclass(Mine, name="yours"),
     "summary is": subclass(Mine, summary="one line\nand another"),
     "stresses is": subclass(Mine, stresses=""),
     "have no help: size": subclass(Mine, Params=NoHelp),

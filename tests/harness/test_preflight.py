@@ -75,6 +75,8 @@ def test_a_launch_that_exceeds_its_deadline_is_named():
     assert "a launch of all-to-all over tcp takes about" in warning
     assert "its deadline is 5 min: --timeout" in warning
     assert described(replace(late, timeout_s=1e6))[1:] == []
+    (warning,) = described(replace(late, iterations=10**30))[1:]
+    assert "about 10,000 h or more, and its deadline is 5 min: take less data" in warning
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,9 @@ BAD = {
     "size for a duration": ('timeout_s = "8MiB"\n' + MERGE, "not a duration", ".timeout_s"),
     "bool for an integer": (MERGE + "launches = true", "expected int, got True", "launches"),
     "bool for a float": ("timeout_s = true\n" + MERGE, "expected float, got True", ".timeout_s"),
-    "string for a list": (MERGE + 'backends = "tcp"', "expected a list, got 'tcp'", "backends"),
+    "string for a list": (
+        MERGE + 'backends = "tcp"', "expected a list, got 'tcp'; write [\"tcp\"]", "backends",
+    ),
     "integer in a list": (MERGE + 'backends = ["tcp", 5]', "expected str, got 5", "backends[1]"),
     "integer for a variable": (
         "[cluster.env]\nUCX_TLS = 1\n" + MERGE, "expected str, got 1", "env['UCX_TLS']",
@@ -66,7 +68,7 @@ BAD = {
     "number for the cluster": ("cluster = 5\n" + MERGE, "expected a table, got 5", ".cluster"),
     "number for the parameters": (MERGE + "params = 5", "expected a mapping", ".case[0].params"),
     "one case in single brackets": ('[case]\nworkload = "merge"', "expected a list", ".case"),
-    "no case": ("", "'case' is missing"),
+    "no case": ("", "'case' is missing; write [[case]] and, in the next line, workload = "),
     "an empty list of cases": ("case = []", "no case", "[[case]]"),
     "no workload": ("[[case]]\nlaunches = 3", "'workload' is missing", ".case[0]"),
     "no launches": (MERGE + "launches = 0", "case[0]", "launches is 0", "at least 1"),
@@ -74,7 +76,7 @@ BAD = {
     "no time": (MERGE + "timeout_s = 0", "timeout is 0.0 s", "above 0"),
     "not a time": (MERGE + "timeout_s = nan", "finite", "timeout_s"),
     "no workers": ("[cluster]\nn_workers = 0\n" + MERGE, "case[0]", "at least one worker"),
-    "no threads": ("[cluster]\nthreads_per_worker = 0\n" + MERGE, "at least one thread"),
+    "no threads": ("[cluster]\nthreads_per_worker = 0\n" + MERGE, "--threads is 0; a cluster has"),
     "no backends at all": ("backends = []\n" + MERGE, "backends is empty"),
     "unknown workload": (MERGE.replace("merge", "merg"), "'merg' (did you mean 'merge'?)"),
     "unknown backend": (MERGE + 'backends = ["tcpp"]', "case[0]", "did you mean 'tcp'?", "known: "),

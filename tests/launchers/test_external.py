@@ -5,6 +5,7 @@ import socket
 import time
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import builders
 import cluster_state
@@ -193,6 +194,24 @@ def test_a_scheduler_that_sends_no_events_is_refused(dask_cluster, tmp_path, mon
         ExternalLauncher().start(spec(dask_cluster), "tcp", tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("scheduler", "hint"),
+    [("127.0.0.1", "tcp://127.0.0.1:8786"), ("none.json", None), ("a/b", None)],
+)
+def test_a_scheduler_that_is_no_file_may_be_a_host(scheduler, hint, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="can't read the scheduler's file") as raised:
+        external.scheduler_address(scheduler)
+    assert ("An address has a port" in str(raised.value)) is bool(hint)
+    assert str(raised.value).endswith(hint or "writes")
+
+
+def test_an_error_without_a_text_is_named_by_its_type(monkeypatch):
+    monkeypatch.setattr("distributed.Client", Mock(side_effect=TimeoutError))
+    with pytest.raises(LaunchError, match=r"within 10 s \(TimeoutError\)"):
+        external._connect_client("tcp://127.0.0.1:1")
+
+
 def test_an_address_where_no_scheduler_listens_is_in_the_error(tmp_path, monkeypatch):
     monkeypatch.setattr(external, "_ANSWER_SECONDS", 0.5)
     with socket.socket() as bound:
@@ -312,6 +331,8 @@ def test_a_file_without_an_address_is_refused(content, tmp_path):
         (("--launcher-option", "queue=a"), "local has no option queue=a; it has start=fork|spawn"),
         (("--launcher-option", "start=b"), "local has no option start=b; it has start=fork|spawn"),
         (("--launcher-option", "queue"), "no KEY=VALUE"),
+        (("--launcher", "ssh", "--hosts", f"{__file__},b"), ".py is a file; name the hosts one by"),
+        (("--workers", "0"), "--workers is 0; a cluster has at least one worker"),
         (("--start-timeout", "500"), "--timeout); raise the latter"),
         (("--start-timeout", "0"), "must be above 0"),
         (("--dry-run",), "--dry-run is for lsf, pbs, slurm"),

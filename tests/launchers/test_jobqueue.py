@@ -19,7 +19,7 @@ from launching import make_launch
 
 from commbench.errors import LaunchError, UnavailableError, UsageError
 from commbench.harness import runner
-from commbench.harness.cases import cases_for
+from commbench.harness.cases import cases_for, unmet
 from commbench.launchers import jobqueue, local, members
 from commbench.machine import process
 from commbench.model import ClusterSpec, Sample, registry
@@ -269,6 +269,14 @@ def test_the_reason_why_a_queue_refuses_a_job_is_in_the_error(
         registry.load("launcher", "slurm")().start(spec("slurm"), "tcp", tmp_path)
 
 
+def test_a_queue_that_is_missing_is_an_error_before_a_launch(install, tmp_path, monkeypatch):
+    (one,) = cases_for("merge", ("tcp",), {}, spec("slurm"))
+    install("slurm")
+    assert unmet(one) is None
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert "there is no command sbatch" in unmet(one).reason
+
+
 @pytest.mark.parametrize("in_loop", [True, False])
 def test_jobs_are_cancelled_when_the_launch_is_ended(install, tmp_path, monkeypatch, in_loop):
     folder = install("slurm", NEVER)
@@ -340,7 +348,8 @@ def test_invalid_options_are_usage_errors_before_anything_starts(options, messag
 
 
 def test_the_memory_of_a_job_is_required_and_set_by_its_option():
-    with pytest.raises(UsageError, match=r"memory per job.*memory=8GB, or in jobqueue\.yaml"):
+    words = r"memory per job you want to use\. Say .*memory=8GB, or in jobqueue\.yaml"
+    with pytest.raises(UsageError, match=words):
         cases_for("merge", ("tcp",), {}, ClusterSpec(launcher="pbs"))
     limited = replace(spec("slurm"), memory_limit="1GB")
     with pytest.raises(UsageError, match=r"takes no --memory-limit.*--launcher-option memory=8GB"):

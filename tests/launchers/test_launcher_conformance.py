@@ -122,6 +122,15 @@ def test_a_process_that_outlives_its_cluster_is_an_error(tmp_path, monkeypatch, 
         left.wait()
 
 
+def test_a_launcher_with_options_supports_them():
+    class Wrapping(LocalLauncher):
+        supports = frozenset()
+        options = ("wrapper",)
+
+    assert Wrapping.supports == {"launcher_options"}
+    assert "launcher_options" not in Launcher.supports
+
+
 @pytest.mark.parametrize("requires_hosts", [False, True])
 def test_a_field_that_is_accepted_but_not_used_is_an_error(
     requires_hosts, uncounted, tmp_path, monkeypatch

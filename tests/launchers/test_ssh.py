@@ -124,7 +124,7 @@ def test_a_worker_ends_and_is_reported_once_when_its_connection_breaks(
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ({"port": "1"}, r"scheduler on 127\.0\.0\.1 did not start: ConnectionRefusedError"),
+        ({"port": "1"}, r"no SSH server answers at 127\.0\.0\.1:1 .*: ssh -p 1 127\.0\.0\.1 true"),
         ({"username": "12345"}, r"scheduler on 127\.0\.0\.1 did not start: PermissionDenied"),
         ({"username": "nobody-here"}, r"scheduler on 127\.0\.0\.1 did not start: PermissionDenied"),
         ({"known_hosts": os.devnull}, r"did not start: HostKeyNotVerifiable"),

@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 from importlib.metadata import EntryPoint, EntryPoints
@@ -57,9 +58,9 @@ def test_names_are_sorted_and_known_without_an_import():
 
 
 def test_a_third_partys_entry_point_is_loaded_by_name(install):
-    install(mine="collections:OrderedDict")
-    assert registry.names("backend") == ["mine"]
-    assert registry.load("backend", "mine").__name__ == "OrderedDict"
+    install("plot", mine="collections:OrderedDict")
+    assert registry.names("plot") == ["mine"]
+    assert registry.load("plot", "mine").__name__ == "OrderedDict"
 
 
 def test_an_unknown_name_lists_what_is_installed(install):
@@ -79,7 +80,12 @@ def test_a_group_without_entry_points_has_no_names():
         ("import a_package_that_is_not_there", "No module named 'a_package_that_is_not_there'"),
         ("raise OSError('libcudart.so.12: cannot open shared object file')", "libcudart.so.12"),
         ("raise RuntimeError('cannot load MPI library')", "cannot load MPI library"),
-        ("", "has no attribute 'Thing'"),
+        ("", "has no attribute 'Thing'.*To have it: correct the entry point"),
+        ("1 / 0", r"ZeroDivisionError: division by zero, .*broken_plugin.py:1\)"),
+        ("x = (", "SyntaxError: .*line 1.*To have it: correct its code"),
+        ("Thing = dict", "is no class of commbench.Backend"),
+        ("from commbench import Backend as Thing", "has no environment, no .*, no head"),
+        ("from commbench.backends.tcp import TcpBackend as Thing", "has the head 'tcp'"),
     ],
 )
 def test_a_plugin_that_cannot_be_loaded_is_unavailable_with_the_reason(
@@ -93,12 +99,58 @@ def test_a_plugin_that_cannot_be_loaded_is_unavailable_with_the_reason(
         registry.load("backend", "mine")
 
 
-def test_an_error_in_a_plugins_code_is_not_hidden(install, tmp_path, monkeypatch):
-    (tmp_path / "wrong_plugin.py").write_text("1 / 0")
-    monkeypatch.syspath_prepend(tmp_path)
-    install(mine="wrong_plugin:Thing")
-    with pytest.raises(ZeroDivisionError):
-        registry.load("backend", "mine")
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """Return a function that writes a package with one entry point, `mine` unless named."""
+
+    def write(kind, source, name="mine"):
+        (tmp_path / "my_plugin.py").write_text(source)
+        (info := tmp_path / "my_package-1.0.dist-info").mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(f"[commbench.{kind}s]\n{name} = my_plugin:Thing\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        monkeypatch.delitem(sys.modules, "my_plugin", raising=False)
+        registry._installed.cache_clear()
+
+    yield write
+    registry._installed.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("kind", "source", "name", "words"),
+    [
+        ("workload", "from commbench import ClusterWorkload as Thing", "mine", "has no build"),
+        ("launcher", "class Thing: pass", "mine", "is no class of commbench.Launcher"),
+        ("report", "Thing = 5", "mine", "is no function of a run"),
+        ("rule", "Thing = print", "mine", "is no commbench.Rule"),
+        ("section", "Thing = print", "mine", "is no commbench.Section"),
+        ("workload", "", "merge", "commbench and my-package have an entry point of this name"),
+    ],
+)
+def test_what_is_wrong_with_a_plugin_is_said_with_its_package(package, kind, source, name, words):
+    package(kind, source, name)
+    with pytest.raises(UnavailableError, match=f"{kind} {name} is unavailable.*{words}") as raised:
+        registry.load(kind, name)
+    assert "my-package" in str(raised.value)
+    listed = " ".join(invoke("list").stdout.split())
+    assert f"{name} unavailable: {' '.join(raised.value.reason.split())}" in listed
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("def Thing(run): return 1 / 0", "raised ZeroDivisionError: division by zero, .*:1"),
+        ("def Thing(run): return None", "returned None"),
+        ("def Thing(): return ''", "raised TypeError: Thing.* takes 0 positional arguments"),
+    ],
+)
+def test_a_format_that_fails_is_named(package, source, words, tmp_path):
+    package("report", source)
+    run = builders.written(tmp_path, [builders.case()], []).path
+    result = invoke("report", run, "--format", "mine")
+    assert result.exit_code == 2
+    message = " ".join(result.stderr.split())
+    assert re.search(f"report mine is unavailable: .* package my-package {words}", message)
 
 
 def test_rules_that_cannot_be_imported_are_left_out(install):

@@ -494,7 +494,9 @@ def test_sizes_of_messages_have_a_verdict_for_the_smallest_and_the_largest(recor
 def test_a_run_without_samples_has_no_opening_but_all_tables(recorded):
     run = recorded([builders.case()])
     assert [*opening.opening(run)] == []
-    assert terminal.render(run) == terminal.render_all(run)
+    shown = terminal.render(run)
+    assert shown.startswith(terminal.render_all(run))
+    assert f"  measure the rest: commbench run --resume {run.path}\n" in shown
 
 
 def test_the_opening_of_four_backends_has_at_most_35_rows_of_80_columns(monkeypatch):
@@ -564,14 +566,19 @@ def test_failures_are_in_the_opening(recorded):
 
 
 def test_a_run_of_failures_begins_with_them():
-    case = builders.case()
-    run = builders.in_memory([case], [builders.failure(case)])
+    case = builders.case(launches=1)
+    command = "commbench run merge --launches 1"
+    run = builders.in_memory([case], [builders.failure(case), builders.end(case, ok=False)])
+    run = run.replace(replace(run.manifest, command=command))
     lines = terminal.render(run).splitlines()
     assert lines[2:4] == [
         "No launch ended well: there is nothing to report.",
         "✗ merge over tcp, launch 0 (launch): it broke",
     ]
-    assert lines[5] == opening.NEXT
+    logs = run.path / "logs"
+    assert lines[5:] == [
+        opening.NEXT, f"  read why: {logs}", f"  measure again, when it is mended: {command}",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -681,7 +688,7 @@ def test_only_a_command_that_made_a_run_is_repeated(command):
 
 def test_options_of_the_design_are_left_out_with_their_values():
     command = "commbench run x --launches=3 --iterations 4 --rigorous --quick --rows 5"
-    assert opening._without_design(command) == "commbench run x --rows 5"
+    assert opening._without_design(command) == "commbench run x --iterations 4 --rows 5"
 
 
 def test_a_disturbance_can_be_copied():

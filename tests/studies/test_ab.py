@@ -403,6 +403,7 @@ def test_interrupt_ends_the_measurement_and_keeps_earlier_blocks(
     assert child.returncode == 130, stderr
     assert tag.processes() == []
     assert "interrupted; what was measured is kept: " in stderr
+    assert "\nto compare it: commbench compare --force " in stderr
     runs = [load(path) for path in (tmp_path / "results").iterdir()]
     assert [len(run.ends) for run in runs] == [1, 1]
 

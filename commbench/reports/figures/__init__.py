@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.figure import Figure
 
 from commbench.analysis.run import Run
-from commbench.errors import ResultsError
+from commbench.errors import ResultsError, UsageError
 from commbench.model import registry
 from commbench.reports.figures import style
 from commbench.reports.sections import sections
@@ -54,7 +54,11 @@ def figure(run: Run, name: str) -> Figure | None:
     ------
     UnknownNameError
         If no plot has that name; the message lists all.
+    UsageError
+        If it is no run.
     """
+    if not isinstance(run, Run):
+        raise UsageError(f"figure takes a run, as commbench.load returns it, and a name: {run!r}")
     plot: Figure | None = registry.load("plot", name)(run)
     return plot
 

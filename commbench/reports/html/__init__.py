@@ -44,6 +44,12 @@ class Part:
     matrices: Sequence[pair_matrix.Block] = ()
     timelines: Sequence[timeline.Timeline] = ()
 
+    @property
+    def is_shown(self) -> bool:
+        """Whether the page has what the section's advice on figures is about."""
+        is_drawn = any(not each.problem for each in self.figures)
+        return is_drawn or bool(self.matrices) or not self.section.figures
+
 
 def render(run: Run) -> str:
     """Return the report as one HTML file that loads no other files."""

@@ -180,3 +180,5 @@ def test_a_figure_is_drawn_by_its_name():
     assert commbench.figure(run, "message-size") is None
     with pytest.raises(UnknownNameError, match="workload-time"):
         commbench.figure(EMPTY, "workload_time")
+    with pytest.raises(commbench.UsageError, match="figure takes a run"):
+        commbench.figure("workload-time", EMPTY)
