@@ -394,6 +394,9 @@ def _steps(run: Run) -> Iterator[tuple[str, str]]:
             f"all {len(wrong)} findings" if len(wrong) > 1 else "the finding",
             (f"commbench diagnose {path}"),
         )
+    if wrong and run.manifest.script_s and run.manifest.command:
+        script = run.manifest.command
+        yield "after a change", f"commbench profile {script}; commbench compare {path} latest"
     if has_failed:
         return
     if directory.is_current(page := run.path / "report.html"):

@@ -83,6 +83,7 @@ def test_run_leaves_records_reports_and_figures(good):
     assert names == figures | {
         "run.json", "samples.jsonl", "transfers/merged-1.parquet", "tasks/merged-1.parquet",
         "graphs/merged-1.parquet",
+        "line_times/merged-1.parquet",
         "wire/merged-1.parquet", "transports/merged-1.parquet", "report.md", "report.html",
     }  # fmt: skip
     text = (path / "report.md").read_text()

@@ -595,6 +595,15 @@ def test_what_is_open_has_a_command(recorded, medians, command):
     assert f"commbench report -v {run.path}" in text
 
 
+def test_a_change_of_a_script_is_compared_with_the_run(recorded):
+    run = run_of(recorded, {"tcp": 1.0}, command="etl.py", script_s=2.0)
+    step = f"after a change: commbench profile etl.py; commbench compare {run.path} latest"
+    assert step not in opening.next_steps(run)
+    (case,) = run.suite.cases
+    vars(run)["findings"] = (builders.finding(case, rule="gil", effect=Effect(share=0.2)),)
+    assert step in opening.next_steps(run)
+
+
 @pytest.mark.parametrize(
     ("detect", "more"), [(0.05, ""), (0.02, " --detect 2%"), (0.0004, " --detect 0.04%")]
 )

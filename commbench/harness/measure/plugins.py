@@ -3,7 +3,7 @@
 Plugins are uninstalled from clusters that were running before: by the launch at its end or, if it
 was killed, by the scheduler when its client disconnects.
 
-The profile comes from readings of counters around an iteration. Nothing is sampled. During the
+The profile comes from readings of counters around an iteration. Nothing is sampled here. During the
 iteration each turn of an event loop is counted, by a short Python call, and each task reads its
 thread's time in the run queue when it starts, secedes, rejoins and ends. Just before and after an
 iteration these are read:
