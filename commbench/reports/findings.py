@@ -37,7 +37,13 @@ def largest(run: Run, most: int, only: Collection[str] = ()) -> list[list[Findin
         The ids of the cases; without any, all. Of each the largest effect counts, and those that
         are unknown if something else cures them.
     """
-    shown = [each for each in run.findings if not only or each.case_id in only]
+    # Code that raised has another problem.
+    ended_well = run.regions[run.regions["error"] == ""]
+    raised = {*run.regions["case_id"]} - {*ended_well["case_id"]}
+    shown = [
+        each for each in run.findings
+        if (not only or each.case_id in only) and each.case_id not in raised
+    ]  # fmt: skip
     # That nothing is wrong is news only if it holds for all.
     wrong = [each for each in shown if not each.is_fine] or shown
     by_cause: dict[tuple[str, str], list[Finding]] = {}

@@ -271,6 +271,10 @@ def test_of_regions_the_one_that_can_save_the_most_time_comes_first():
         for case, share in zip(cases, (0.6, 0.2), strict=True)
     )
     assert [each.rule for (each,) in findings.largest(run, 3)] == ["long", "short"]
+    # What raised has another problem.
+    errors = run.regions["name"].map({"short": "", "long": "it broke"})
+    vars(run)["regions"] = run.regions.assign(error=errors)
+    assert [each.rule for (each,) in findings.largest(run, 3)] == ["short"]
 
 
 def test_what_is_outside_of_the_run_comes_last(recorded):

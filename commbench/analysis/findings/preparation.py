@@ -29,7 +29,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
     # What Dask does for the script is part of it, but no line is to blame for that.
     script, works = case.in_script("script", "graph"), case.in_script("script")
     longest, _ = case.longest_line("script")
-    computed = np.maximum(client + scheduler, script).clip(upper=1.0)
+    least = (client + scheduler).clip(upper=1.0)
+    computed = np.maximum(least, script)
     yield Finding(
         statement=f"{whose}{scheduler.median():.0%} outside of their event loops; task threads "
         f"have no task {idle.median():.0%} of the time"
@@ -37,7 +38,8 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         * bool(longest),
         evidence="threads: cpu_seconds of the client's Python threads but its loop, and of the "
         "scheduler's offload thread; profile: idle of the workers; line_times of the script",
-        effect=case.effect(np.minimum(idle, computed), (idle + computed - 1).clip(lower=0.0)),
+        # A script may sleep because it waits for tasks.
+        effect=case.effect(np.minimum(idle, computed), (idle + least - 1).clip(lower=0.0)),
         remedy=f"let tasks do what the script does at {longest}, or if it sleeps there, wait for "
         "futures instead (as_completed); and "
         * bool(longest and works.median() >= computed.median() / 2)
