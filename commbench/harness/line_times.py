@@ -101,41 +101,50 @@ class LineTimes:
         with self._lock, suppress(Exception):
             now, last = time.perf_counter(), self._last
             self._last = now
-            names = self._threads()
-            frames = sys._current_frames() if names else {}
-            for thread, name in names.items():
-                if thread in frames and (line := _line(frames[thread], name, self._libraries)):
+            for thread, name in self._threads().items():
+                if line := _line(_stack(thread), name, self._libraries):
                     self._seconds[line] = self._seconds.get(line, 0.0) + now - last
 
 
-def _line(frame: Any, name: str, libraries: Libraries) -> Line | None:
+def _stack(thread: int) -> list[tuple[str, str, int, str]]:
+    """Return the module, file, line and function of a thread's frames, the innermost first.
+
+    Frames are let go before anything else is done: they keep what their variables refer to, and
+    other threads may release these buffers.
+    """
+    stack, frame = list[tuple[str, str, int, str]](), sys._current_frames().get(thread)
+    while frame is not None:
+        code, module = frame.f_code, frame.f_globals.get("__name__")
+        stack.append((str(module), code.co_filename, frame.f_lineno or 0, code.co_qualname))
+        frame = frame.f_back
+    return stack
+
+
+def _line(stack: list[tuple[str, str, int, str]], name: str, libraries: Libraries) -> Line | None:
     """Return what a thread does: the innermost line that is no library's.
 
     It is None if a script's thread works for commbench, or an event loop for Dask, and if a task
     waits for other tasks.
     """
-    waits = str(frame.f_globals.get("__name__")).partition(".")[0] in _WAITS
-    packages, function = set[str](), ""
-    while frame is not None:
-        module = str(frame.f_globals.get("__name__"))
+    packages, function, waits = list[str](), "", False
+    for module, file, number, qualname in stack:
         package = module.partition(".")[0]
+        waits |= not packages and package in _WAITS
         if module == "distributed.worker":
             break
         if package in _OTHERS and not name:
             return None
-        if package not in _DASK and frame.f_code.co_filename not in libraries:
+        if package not in _DASK and file not in libraries:
             role = "task" if name else "script"
             if waits:
                 role = "wait" if "distributed" in packages else role if name else "blocked"
-            elif not name and packages & {"dask", "distributed"}:
+            elif not name and ("dask" in packages or "distributed" in packages):
                 role = "graph"
-            line = role, name, frame.f_code.co_filename, frame.f_lineno or 0, ""
-            return None if name and role == "wait" else line
-        packages.add(package)
+            return None if name and role == "wait" else (role, name, file, number, "")
+        packages.append(package)
         if package not in _DASK:
-            function = f"{module}.{frame.f_code.co_qualname}"
-        frame = frame.f_back
-    return ("task", name, "", 0, function) if name else None
+            function = f"{module}.{qualname}"
+    return ("task", name, "", 0, function) if name and stack else None
 
 
 class LineSampler(WorkerPlugin):  # type: ignore[misc]

@@ -105,9 +105,12 @@ def sentence(run: Run, findings: Sequence[Finding]) -> str:
         is_named = len(names) == 1 or {*whose} <= {*first.statement.split()}
         text = f"{some(whose, MAX_NAMES)}: " * (not is_named) + first.statement
     else:
-        text = f"{who if len(names) > 1 else 'It'} could take {first.effect} less time"
+        text = f"{who if len(names) > 1 else 'it'} could take {first.effect} less time"
         text += f", {also}" * (alike and bool(others)) + f": {first.statement}"
         text += f" (for the same reason, {also})" * (not alike)
+    # Those of several cases begin with a name.
+    is_named = len(names) > 1 or text.startswith(who)
+    text = text if is_named else _capitalized(text)
     return f"{text}. {_capitalized(_remedy(run, first, only_worse=True))}."
 
 

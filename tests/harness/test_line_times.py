@@ -25,17 +25,6 @@ def running():
         thread.join()
 
 
-def frames(*modules):
-    """Return the innermost frame of calls from one module to the next."""
-    made = None
-    for module, file, number in reversed(modules):
-        code = SimpleNamespace(co_filename=file, co_qualname="f")
-        made = SimpleNamespace(
-            f_globals={"__name__": module}, f_code=code, f_lineno=number, f_back=made
-        )
-    return made
-
-
 STDLIB = sysconfig.get_path("stdlib")
 PACKAGES = "/env/lib/site-packages"
 WAIT = ("threading", f"{STDLIB}/threading.py", 1)
@@ -75,7 +64,7 @@ POOL = ("concurrent.futures.thread", f"{STDLIB}/concurrent/futures/thread.py", 1
     ],
 )
 def test_the_line_is_the_innermost_of_the_users_code(name, stack, line):
-    assert line_times._line(frames(*stack), name, Libraries()) == line
+    assert line_times._line([(*frame, "f") for frame in stack], name, Libraries()) == line
 
 
 @pytest.mark.parametrize(

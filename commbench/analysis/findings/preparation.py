@@ -37,7 +37,9 @@ def find(case: CaseRecords) -> Iterator[Finding]:
         + f"; the script takes {works.median():.0%}, longest at {longest}"
         * bool(longest),
         evidence="threads: cpu_seconds of the client's Python threads but its loop, and of the "
-        "scheduler's offload thread; profile: idle of the workers; line_times of the script",
+        "scheduler's offload thread; profile: idle of the workers"
+        + "; line_times of the script"
+        * bool(script.any()),
         # A script may sleep because it waits for tasks.
         effect=case.effect(np.minimum(idle, computed), (idle + least - 1).clip(lower=0.0)),
         remedy=f"let tasks do what the script does at {longest}, or if it sleeps there, wait for "
