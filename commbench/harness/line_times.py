@@ -1,7 +1,9 @@
 """Sample the lines of code that tasks and a user's script execute.
 
 Dask's profiler has functions instead of lines, in bins of a second. A thread that samples waits for
-the GIL; each sample counts for the time since the one before, so that this loses nothing.
+the GIL; each sample counts for the time since the one before, so that this loses nothing. Where
+Dask's profiler is disabled, nothing is sampled: it reads frames of other threads in the same way,
+which has crashed some versions of Python.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import dask
 from distributed.diagnostics.plugin import WorkerPlugin
 
 _INTERVAL_S = 0.02
@@ -75,7 +78,10 @@ class LineTimes:
         self._seconds: dict[Line, float] = {}
         self._lock, self._stopped = threading.Lock(), threading.Event()
         self._last = time.perf_counter()
-        threading.Thread(target=self._run, name="commbench-lines", daemon=True).start()
+        if dask.config.get("distributed.worker.profile.enabled", True):
+            threading.Thread(target=self._run, name="commbench-lines", daemon=True).start()
+        else:
+            self._threads = dict
 
     def stop(self) -> None:
         """End; `take` samples once more."""

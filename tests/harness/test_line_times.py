@@ -6,6 +6,7 @@ import threading
 import time
 from types import SimpleNamespace
 
+import dask
 import pytest
 
 from commbench.harness import line_times
@@ -133,6 +134,14 @@ def test_seconds_are_those_of_the_wall_clock():
         times.stop()
     # Samples that are late count for more.
     assert seconds >= elapsed_s
+
+
+def test_nothing_is_sampled_where_dasks_profiler_is_disabled():
+    with dask.config.set({"distributed.worker.profile.enabled": False}), sampling():
+        before = threading.active_count()
+        times = LineTimes(lambda: {threading.main_thread().ident: "f"})
+        assert threading.active_count() == before
+        assert times.take() == []
 
 
 def test_threads_that_have_ended_are_left_out():
