@@ -1,8 +1,10 @@
 """Each rule on records that have its cause, and on the same records without it."""
 
 import dataclasses
+import functools
 import importlib
 import itertools
+from collections.abc import Mapping
 from itertools import chain
 from pathlib import Path
 
@@ -60,16 +62,45 @@ def iterations(case, *, tasks=None, loop=None, scheduler=None, activities=(), n=
                 yield activity(case, context, label, seconds, worker=worker, **where)
 
 
+class Found(Mapping):
+    """The findings about a case by rule, of which there is one of each.
+
+    A rule is applied when its finding is asked for, and all are if they are listed.
+    """
+
+    def __init__(self, run):
+        self._run, self._records = run, CaseRecords(run, *run.suite.cases)
+
+    @functools.cached_property
+    def _all(self):
+        by_rule = {finding.rule: finding for finding in self._run.findings}
+        assert len(by_rule) == len(self._run.findings)
+        assert not self._run.rule_problems
+        return by_rule
+
+    def __getitem__(self, name):
+        findings = self._records.findings(registry.load("rule", name))
+        # That nothing is wrong is only said without others, and of scripts in other words.
+        if self._run.is_user_code or any(finding.is_fine for finding in findings):
+            return self._all[name]
+        if not findings:
+            raise KeyError(name)
+        (finding,) = findings
+        # Settings that nothing reads would be measured twice, and not help.
+        for key, text in chain(*(trial.items() for trial in finding.trials)):
+            assert key == "backend" or vary.setting(key, text).name == key
+        return dataclasses.replace(finding, rule=name)
+
+    def __iter__(self):
+        return iter(self._all)
+
+    def __len__(self):
+        return len(self._all)
+
+
 def found(case, records, environment=CORES, **manifest):
-    """Return the findings by rule; there is one of each."""
-    run = builders.in_memory([case], records, environment=environment, **manifest)
-    by_rule = {finding.rule: finding for finding in run.findings}
-    assert len(by_rule) == len(run.findings)
-    assert not run.rule_problems
-    # Settings that nothing reads would be measured twice, and not help.
-    for name, text in chain(*(trial.items() for f in run.findings for trial in f.trials)):
-        assert name == "backend" or vary.setting(name, text).name == name
-    return by_rule
+    """Return the findings about a case with these records."""
+    return Found(builders.in_memory([case], records, environment=environment, **manifest))
 
 
 FAULTS, WRITES = [("memory", "page-faults", 2.0)], {"cpu_seconds": 4.0}
