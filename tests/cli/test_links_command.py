@@ -118,7 +118,7 @@ def test_a_slow_link_is_named_first_with_its_hosts(recorded):
     first, second = report.text().splitlines()[2:4]
     assert first == "1 fault in the 12 links between 4 hosts:"
     assert second.startswith(
-        "transfers between workers 0 on n0 and 1 on n1, in rounds, take 5.0 times"
+        "Transfers between workers 0 on n0 and 1 on n1, in rounds, take 5.0 times"
     )
 
 
@@ -149,7 +149,7 @@ def test_slow_links_are_in_neither_median(recorded):
 def test_a_link_that_is_late_to_answer_is_named_though_its_rate_is_fine(recorded):
     report = measured(recorded, trips_ms={("2", "3"): 6.0})
     assert report.outcome == "faulty"
-    assert "round trips between workers 2 on n2 and 3 on n3 take 3.0 times" in lines(report)
+    assert "Round trips between workers 2 on n2 and 3 on n3 take 3.0 times" in lines(report)
 
 
 def test_a_round_trip_counts_once_for_both_directions(recorded):
@@ -164,7 +164,7 @@ def test_rates_are_a_share_of_what_is_expected(recorded):
     report = measured(recorded, expected_Bps={"network": 2 * RATE})
     assert report.classes["share"].tolist() == pytest.approx([0.625], rel=1e-3)
     assert report.outcome == "faulty"
-    assert "transfers of all pairs, in rounds, take 2.0 times as long as expected" in lines(report)
+    assert "Transfers of all pairs, in rounds, take 2.0 times as long as expected" in lines(report)
     assert "63%" in lines(report)
     document = json.loads(report.document())
     assert (document["outcome"], len(document["links"])) == ("faulty", 12)

@@ -1,6 +1,7 @@
 """What a measurement of GPU memory needs is looked at before anything starts."""
 
 import importlib.util
+import os
 import re
 from dataclasses import replace
 
@@ -144,7 +145,9 @@ def test_too_few_gpus_are_named_with_the_share_that_would_do(workload, cluster, 
         {"n_workers": 3, "placement": (Placement(gpu=0),) * 3},
     ],
 )
-def test_gpus_suffice_where_workers_share_them_or_are_elsewhere(cluster):
+def test_gpus_suffice_where_workers_share_them_or_are_elsewhere(cluster, tmp_path, monkeypatch):
+    (tmp_path / "sbatch").touch(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
     assert problem("merge", replace(SPEC, **cluster)) == ""
 
 
