@@ -26,6 +26,13 @@ def running():
         thread.join()
 
 
+@pytest.fixture(autouse=True)
+def _enabled():
+    """Sample, as Dask does by default; clusters of other tests may still have disabled it."""
+    with dask.config.set({"distributed.worker.profile.enabled": True}):
+        yield
+
+
 STDLIB = sysconfig.get_path("stdlib")
 PACKAGES = "/env/lib/site-packages"
 WAIT = ("threading", f"{STDLIB}/threading.py", 1)

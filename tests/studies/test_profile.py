@@ -71,7 +71,12 @@ def shuffle(client):
 @pytest.fixture(scope="module", autouse=True)
 def _quick_nannies():
     """Fork workers from a process that has imported Dask, which saves over a second for each."""
-    with dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"}):
+    # Clusters of other tests may still have disabled Dask's profiler.
+    config = {
+        "distributed.worker.multiprocessing-method": "forkserver",
+        "distributed.worker.profile.enabled": True,
+    }
+    with dask.config.set(config):
         yield
 
 
