@@ -81,7 +81,7 @@ def raised(error: BaseException) -> str:
 
     frames = traceback.extract_tb(error.__traceback__)
     text = f"{type(error).__name__}: {error}"
-    # The text of others has the place, or the fault is in how they are called.
+    # The text of others has the line, or the fault is in how they are called.
     if len(frames) < 2 or isinstance(error, SyntaxError):
         return text
     return f"{text}, {frames[-1].filename}:{frames[-1].lineno}"
@@ -130,9 +130,9 @@ def _checked(kind: str, point: EntryPoint, plugin: Any) -> Any:
     if lacking := [*lacking, *(each for each in attributes if not hasattr(plugin, each))]:
         raise _fault(kind, point, f"has no {', no '.join(lacking)}", "define what is missing")
     first = attributes[0]
-    if (own := getattr(plugin, first)) != point.name:
+    if (value := getattr(plugin, first)) != point.name:
         raise _fault(
-            kind, point, f"has the {first} {own!r}",
+            kind, point, f"has the {first} {value!r}",
             f"let its {first} and its entry point be the same",
         )  # fmt: skip
     return plugin
@@ -140,13 +140,13 @@ def _checked(kind: str, point: EntryPoint, plugin: Any) -> Any:
 
 def problems(kind: str) -> dict[str, str]:
     """Return what is wrong with the plugins of other packages, by their names."""
-    found = {}
+    reasons = {}
     for name in {point.name for point in _points(kind) if _package(point) != _PACKAGE}:
         try:
             load(kind, name)
         except UnavailableError as error:
-            found[name] = error.reason
-    return found
+            reasons[name] = error.reason
+    return reasons
 
 
 def loadable(kind: str) -> dict[str, Any]:

@@ -102,7 +102,7 @@ def lines(run: Run) -> pd.DataFrame:
     times = times.assign(seconds=by_line["seconds"].transform("sum"))[by_line.cumcount() == 0]
     times = times.sort_values("seconds", ascending=False, kind="stable", ignore_index=True)
     is_task = times["role"] == "task"
-    of_tasks = times[is_task].groupby("case_id", observed=True)["seconds"].sum()
-    of_regions = run.regions.groupby("case_id", observed=True)["seconds"].sum()
-    whole = times["case_id"].map(of_tasks).where(is_task, times["case_id"].map(of_regions))
+    in_tasks = times[is_task].groupby("case_id", observed=True)["seconds"].sum()
+    in_regions = run.regions.groupby("case_id", observed=True)["seconds"].sum()
+    whole = times["case_id"].map(in_tasks).where(is_task, times["case_id"].map(in_regions))
     return times.assign(share=times["seconds"] / whole.astype("float"))
