@@ -132,25 +132,32 @@ def _line(stack: list[tuple[str, str, int, str]], name: str, libraries: Librarie
     It is None if a script's thread works for commbench, or an event loop for Dask, and if a task
     waits for other tasks.
     """
-    packages, function, waits = list[str](), "", False
+    packages, function = list[str](), ""
     for module, file, number, qualname in stack:
         package = module.partition(".")[0]
-        waits |= not packages and package in _WAITS
         if module == "distributed.worker":
             break
         if package in _OTHERS and not name:
             return None
         if package not in _DASK and file not in libraries:
-            role = "task" if name else "script"
-            if waits:
-                role = "wait" if "distributed" in packages else role if name else "blocked"
-            elif not name and ("dask" in packages or "distributed" in packages):
-                role = "graph"
-            return None if name and role == "wait" else (role, name, file, number, "")
+            role = _role(packages, is_task=bool(name))
+            return (role, name, file, number, "") if role else None
         packages.append(package)
         if package not in _DASK:
             function = f"{module}.{qualname}"
     return ("task", name, "", 0, function) if name and stack else None
+
+
+def _role(packages: list[str], *, is_task: bool) -> str:
+    """Return the role of a line that calls these packages, the innermost first; "" if none."""
+    waits = packages[:1] and packages[0] in _WAITS
+    if waits and "distributed" in packages:
+        return "" if is_task else "wait"
+    if is_task:
+        return "task"
+    if waits:
+        return "blocked"
+    return "graph" if {"dask", "distributed"}.intersection(packages) else "script"
 
 
 class LineSampler(WorkerPlugin):  # type: ignore[misc]
