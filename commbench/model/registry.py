@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from contextlib import suppress
 from functools import cache
-from importlib.metadata import EntryPoint, EntryPoints, entry_points
+from importlib.metadata import Distribution, EntryPoint, EntryPoints, entry_points
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
@@ -88,7 +88,13 @@ def raised(error: BaseException) -> str:
 
 
 def _package(point: EntryPoint) -> str:
-    return point.dist.name if point.dist else ""
+    return _name(point.dist) if point.dist else ""
+
+
+@cache
+def _name(package: Distribution) -> str:
+    # Each access parses the package's metadata.
+    return package.name
 
 
 def _fault(kind: str, point: EntryPoint, reason: str, remedy: str) -> UnavailableError:
