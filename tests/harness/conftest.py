@@ -5,9 +5,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import dask
 import launching
 import processes
 import pytest
+from simulated import QUIET
 
 from commbench import backends
 from commbench.harness.suite import read_suite
@@ -30,6 +32,8 @@ def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running
             patch.setenv(name, value)
         with pytest.MonkeyPatch.context() as at_start:
             at_start.setenv("DASK_TEMPORARY_DIRECTORY", str(scratch))
+            # It lives as long as the tests of all folders.
+            at_start.setenv("DASK_INTERNAL_INHERIT_CONFIG", dask.config.serialize(QUIET))
             at_start.setenv("PYTHONPATH", os.pathsep.join(folders))
             running = LocalLauncher().start(ClusterSpec(n_workers=2), backend.protocol, scratch)
         with running:
