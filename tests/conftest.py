@@ -159,7 +159,15 @@ def recorded_and_ended(recorded: Callable[..., Run]) -> Callable[..., Run]:
 def no_figures() -> Iterator[None]:
     """Save the time of drawing in reports."""
     with pytest.MonkeyPatch.context() as patch:
-        processes.draw_only(patch)
+        processes.only(patch, "plot")
+        yield
+
+
+@pytest.fixture(scope="module")
+def no_rules() -> Iterator[None]:
+    """Save the time of rules in reports."""
+    with pytest.MonkeyPatch.context() as patch:
+        processes.only(patch, "rule")
         yield
 
 

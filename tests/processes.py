@@ -45,12 +45,18 @@ def until(condition: Callable[[], Any], what: str, seconds: float = PATIENCE_SEC
     return value
 
 
-def invoke(*arguments: Any, columns: int = 80, figures: Sequence[str] | None = None) -> Result:
-    """Run the command line in this process, with all figures or only these."""
+def invoke(
+    *arguments: Any,
+    columns: int = 80,
+    figures: Sequence[str] | None = None,
+    rules: Sequence[str] | None = None,
+) -> Result:
+    """Run the command line in this process, with all figures and rules or only these."""
     environ = {"COLUMNS": str(columns)}
     with pytest.MonkeyPatch.context() as patch:
-        if figures is not None:
-            draw_only(patch, *figures)
+        for kind, plugins in (("plot", figures), ("rule", rules)):
+            if plugins is not None:
+                only(patch, kind, *plugins)
         result = CliRunner().invoke(main, [str(argument) for argument in arguments], env=environ)
     assert "Traceback" not in result.output
     return result
@@ -58,7 +64,7 @@ def invoke(*arguments: Any, columns: int = 80, figures: Sequence[str] | None = N
 
 def measured(*arguments: Any, figures: Sequence[str] = ()) -> Run:
     """Return the run that ``commbench run`` with these arguments makes in this process."""
-    result = invoke("run", *arguments, figures=figures)
+    result = invoke("run", *arguments, figures=figures, rules=())
     assert result.exit_code == 0, result.output
     return load(result.stdout.splitlines()[-1])
 
@@ -79,14 +85,14 @@ def usage_error(result: Any) -> str:
     return str(message)
 
 
-def draw_only(patch: pytest.MonkeyPatch, *figures: str) -> None:
-    """Let runs and reports have no figures but these, which saves seconds.
+def only(patch: pytest.MonkeyPatch, kind: str, *plugins: str) -> None:
+    """Let reports have no plugins of a kind but these: figures and rules take most of their time.
 
     ``sitecustomize`` in ``plugged`` does it in processes that this one starts.
     """
     names = registry.names
-    patch.setattr(registry, "names", lambda kind: figures if kind == "plot" else names(kind))
-    patch.setenv("COMMBENCH_TEST_FIGURES", ",".join(figures))
+    patch.setattr(registry, "names", lambda each: plugins if each == kind else names(each))
+    patch.setenv(f"COMMBENCH_TEST_{kind.upper()}S", ",".join(plugins))
 
 
 def cpu_seconds(command: Sequence[str | Path]) -> float:
@@ -303,8 +309,8 @@ class CommandLine:
         where = ["--output", str(self.output)] if output else []
         command = [sys.executable, "-m", "commbench.cli", *map(str, arguments), *where]
         environ = {
-            "COMMBENCH_TEST_FIGURES": "", **os.environ, "TMPDIR": str(self.temporary),
-            **self.tag.environ, **self.environ,
+            "COMMBENCH_TEST_PLOTS": "", "COMMBENCH_TEST_RULES": "", **os.environ,
+            "TMPDIR": str(self.temporary), **self.tag.environ, **self.environ,
         }  # fmt: skip
         return Running([*self.prefix, *command], self.output, self.tag, environ)
 

@@ -13,7 +13,7 @@ import commbench
 from commbench.cli import python_api
 from commbench.harness import runner
 
-pytestmark = pytest.mark.usefixtures("simulated", "no_figures")
+pytestmark = pytest.mark.usefixtures("simulated", "no_figures", "no_rules")
 
 
 def test_a_run_has_what_the_command_would_have_made(tmp_path, capsys):

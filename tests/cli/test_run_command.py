@@ -14,7 +14,7 @@ import commbench_fake
 import processes
 import pytest
 from click.shell_completion import ShellComplete
-from processes import draw_only, invoke, report, usage_error
+from processes import invoke, only, report, usage_error
 
 from commbench import load
 from commbench.backends.base import Unavailability
@@ -45,16 +45,17 @@ def good(tmp_path_factory, simulated):
     """Return the result of a good run of two backends, and its folder."""
     output = tmp_path_factory.mktemp("results")
     with pytest.MonkeyPatch.context() as patch:
-        draw_only(patch, "workload-time", "communication")
+        only(patch, "plot", "workload-time", "communication")
         result = run(output, "--backends", "fake,fake:slow", "--launches", 2, "--iterations", 2)
     (path,) = output.iterdir()
     return result, path
 
 
 @pytest.fixture(autouse=True)
-def no_figures(good, monkeypatch):
-    """Save the time of drawing, except for the run that the tests share."""
-    draw_only(monkeypatch)
+def plain(good, monkeypatch):
+    """Save the time of drawing and concluding, except for the run that the tests share."""
+    only(monkeypatch, "plot")
+    only(monkeypatch, "rule")
 
 
 @pytest.fixture

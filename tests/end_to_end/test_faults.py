@@ -9,7 +9,7 @@ from collections import Counter
 
 import processes
 import pytest
-from processes import draw_only, invoke
+from processes import invoke, only
 
 from commbench import backends
 from commbench.store.directory import read_manifest
@@ -269,7 +269,8 @@ def test_workload_that_goes_wrong_is_one_failure(how, stage, message, tmp_path, 
     monkeypatch.setenv("STRAYS", str(tmp_path / "strays"))
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-    draw_only(monkeypatch)
+    only(monkeypatch, "plot")
+    only(monkeypatch, "rule")
     options = ("--launches", "1", "--iterations", "3", "--warmups", "0")
     result = invoke("run", "odd", "--how", how, *options, "--output", tmp_path / "results")
     assert result.exit_code == 1
@@ -373,7 +374,7 @@ def resumed(tmp_path_factory, request):
         between = line.report(interrupted.run)
 
         with pytest.MonkeyPatch.context() as patch:
-            draw_only(patch)
+            only(patch, "plot")
             last = invoke("run", "--resume", interrupted.run)
         yield interrupted, killed, between, last
 

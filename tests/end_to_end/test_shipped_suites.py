@@ -107,7 +107,7 @@ def run(figure, output, *arguments):
     path = FOLDER / f"{SUITES[figure]}.toml"
     once = ("--launches", 1, "--iterations", 1)
     arguments = ("--output", output, *once, *arguments)
-    return invoke("run", path, *arguments, figures=("published",))
+    return invoke("run", path, *arguments, figures=("published",), rules=())
 
 
 def test_docs_count_the_cases_without_gpu_and_infiniband():

@@ -56,6 +56,7 @@ def test_a_script_is_measured_as_any_workload_and_recorded_by_name_and_hash(run_
     assert "your code returns is not verified" in processes.invoke("report", ended.run).stdout
 
 
+@pytest.mark.slow
 def test_a_main_and_the_scheduler_have_the_threads_of_the_user_and_workers_those_of_nannies(
     tmp_path, monkeypatch
 ):

@@ -29,7 +29,7 @@ cluster = { launcher = "local", launcher_options = {} }
 
 
 def run(path, output, *arguments):
-    return processes.invoke("run", path, "--output", output, *arguments, figures=())
+    return processes.invoke("run", path, "--output", output, *arguments, figures=(), rules=())
 
 
 @pytest.fixture

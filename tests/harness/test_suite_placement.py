@@ -114,7 +114,7 @@ def test_a_suite_names_a_placement_file_for_all_or_single_cases(write, tmp_path)
 def test_a_placement_on_absent_devices_is_refused_before_a_run(text, message, write, tmp_path):
     output = tmp_path / "results"
     result = processes.invoke(
-        "run", "all-to-all", "--placement", write(text), "--output", output, figures=()
+        "run", "all-to-all", "--placement", write(text), "--output", output, figures=(), rules=()
     )
     assert result.exit_code == 2
     assert message in " ".join(result.output.split())

@@ -7,7 +7,7 @@ from commbench.errors import UnavailableError, UsageError
 from commbench.harness import suite, vary
 from commbench.model import ClusterSpec
 
-pytestmark = pytest.mark.usefixtures("simulated", "no_figures")
+pytestmark = pytest.mark.usefixtures("simulated", "no_figures", "no_rules")
 REFUSED = {
     "no value": ("UCX_TLS", "is no SETTING=A|B"),
     "an empty value": ("UCX_TLS=tcp|", "has an empty value"),

@@ -115,6 +115,7 @@ def test_the_cpu_time_of_the_cluster_is_not_that_of_other_processes(measured):
     assert measured.core_use["own_cpu_seconds"] > in_samples
 
 
+@pytest.mark.slow
 def test_links_of_a_running_cluster_need_what_to_expect_of_two_workers(
     dask_cluster, owner, tmp_path
 ):
@@ -339,7 +340,7 @@ def test_a_file_without_an_address_is_refused(content, tmp_path):
     ],
 )
 def test_options_that_the_launcher_does_not_take_are_usage_errors(arguments, message):
-    result = processes.invoke("run", "merge", *arguments, figures=())
+    result = processes.invoke("run", "merge", *arguments, figures=(), rules=())
     assert result.exit_code == 2
     assert message in " ".join(result.output.split())
 

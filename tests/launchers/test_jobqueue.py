@@ -61,7 +61,7 @@ def dry_run(queue, *arguments):
     """Return the scripts that a dry run prints."""
     result = processes.invoke(
         "run", "merge", "--launcher", queue, "--dry-run", "--launcher-option", "memory=2GB",
-        *arguments, figures=())  # fmt: skip
+        *arguments, figures=(), rules=())  # fmt: skip
     assert result.exit_code == 0, result.output
     return [f"#!{part}" for part in result.stdout.split("#!")[1:]]
 

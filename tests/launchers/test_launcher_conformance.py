@@ -99,6 +99,7 @@ def test_cpu_time_that_is_not_counted_is_an_error(uncounted, tmp_path):
         check_launcher("uncounted", tmp_path)
 
 
+@pytest.mark.slow
 def test_a_process_that_outlives_its_cluster_is_an_error(tmp_path, monkeypatch, installed):
     class LeavingLauncher(LocalLauncher):
         name = "leaving"

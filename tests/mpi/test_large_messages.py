@@ -128,6 +128,7 @@ async def kept(protocol: str, n_arrays: int, nbytes: int, n_messages: int) -> in
         return after - before
 
 
+@pytest.mark.slow
 @scenario(150)
 async def test_one_array_that_is_kept_keeps_little_else_of_its_message() -> None:
     BUFFERS._keep_s = 0.0

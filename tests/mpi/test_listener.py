@@ -62,6 +62,7 @@ async def open_control(host: str, port: int) -> Control:
     return control
 
 
+@pytest.mark.slow
 @scenario(90)
 async def test_six_processes_connect_to_all_at_once() -> None:
     async with peers(6) as group:

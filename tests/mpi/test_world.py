@@ -44,6 +44,7 @@ def test_an_application_may_finalize_mpi_itself() -> None:
     assert run_ranks(2, "finalize").count("started") == 2
 
 
+@pytest.mark.slow
 def test_a_client_that_stays_open_uses_mpi_until_it_is_finalized() -> None:
     # What UCX logs as MPI is finalized must reach no handler in Python, which has ended.
     assert "open\n" in run_ranks(2, "open", UCX_LOG_LEVEL="debug")

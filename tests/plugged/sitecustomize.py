@@ -1,14 +1,19 @@
-"""Let processes draw only the figures that a test looks at, because others take seconds."""
+"""Let reports have only the figures and rules that a test looks at: others take seconds."""
 
 import os
 
-if (allowed := os.environ.get("COMMBENCH_TEST_FIGURES")) is not None:
+allowed = {
+    f"commbench.{kind}s": os.environ[variable].split(",")
+    for kind in ("plot", "rule")
+    if (variable := f"COMMBENCH_TEST_{kind.upper()}S") in os.environ
+}
+if allowed:
     from importlib import metadata
 
     every = metadata.entry_points
 
     class Allowed:
-        """Entry points without other figures."""
+        """Entry points without other plugins."""
 
         def __init__(self, points):
             self._points = points
@@ -18,8 +23,8 @@ if (allowed := os.environ.get("COMMBENCH_TEST_FIGURES")) is not None:
 
         def select(self, **given):
             found = self._points.select(**given)
-            if given.get("group") == "commbench.plots":
-                found = metadata.EntryPoints(p for p in found if p.name in allowed.split(","))
+            if names := allowed.get(given.get("group")):
+                found = metadata.EntryPoints(p for p in found if p.name in names)
             return found
 
     metadata.entry_points = lambda **given: every(**given) if given else Allowed(every())

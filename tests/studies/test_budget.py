@@ -58,7 +58,9 @@ def measured(tmp_path_factory):
         results = folder / "results"
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(runner, "run_plan", simulate(noise, between, failing))
-            result = processes.invoke("run", file, "--output", results, *arguments, figures=())
+            result = processes.invoke(
+                "run", file, "--output", results, *arguments, figures=(), rules=()
+            )
         return result, next(results.iterdir(), None) if results.exists() else None
 
     return run_two
@@ -140,25 +142,25 @@ def test_no_block_begins_that_exceeds_the_budget(budget_s, run):
     assert load(path).ended_by == "time"
     assert "launches were run" not in result.stdout
     assert "--resume" not in result.stdout
-    processes.invoke("run", "--resume", path, figures=())
+    processes.invoke("run", "--resume", path, figures=(), rules=())
     assert len(ends(path)) == 2
 
 
 def test_more_budget_is_used_by_a_run_that_is_resumed(run):
     _, path = run("--launches", 3, noise=0.3, between=0.3)
-    result = processes.invoke("run", "--resume", path, "--budget", "5m", figures=())
+    result = processes.invoke("run", "--resume", path, "--budget", "5m", figures=(), rules=())
     assert result.exit_code == 0, result.output
     assert len(ends(path)) > 6
     assert load(path).manifest.stopping == Stopping(budget_s=300.0)
     n_ends = len(ends(path))
-    processes.invoke("run", "--resume", path, "--budget", "10m", figures=())
+    processes.invoke("run", "--resume", path, "--budget", "10m", figures=(), rules=())
     assert len(ends(path)) > n_ends
 
 
 def test_a_resumed_run_repeats_a_case_that_always_fails_in_its_last_block_only(run):
     _, path = run("--budget", 300, noise=0.3, between=0.3, failing="svd")
     n_blocks = len(ends(path)) // 2
-    result = processes.invoke("run", "--resume", path, "--budget", "10m", figures=())
+    result = processes.invoke("run", "--resume", path, "--budget", "10m", figures=(), rules=())
     assert result.exit_code == 1, result.output
     blocks = Counter(end["block"] for end in ends(path))
     assert blocks.pop(n_blocks - 1) == 3
@@ -185,7 +187,7 @@ def test_a_resumed_run_judges_a_look_again_on_the_same_launches_only(n_blocks, r
         stats.look(data.replace(ends=data.ends[data.ends["block"] < n]))
         for n in (n_blocks - 1, n_blocks)
     )
-    result = processes.invoke("run", "--resume", path, figures=())
+    result = processes.invoke("run", "--resume", path, figures=(), rules=())
     assert result.exit_code == 0, result.output
     first = int(re.search(r"look (\d) of 5", result.stderr)[1])
     assert first == (now if now > before else now + 1)
@@ -212,7 +214,7 @@ def test_a_resumed_run_first_completes_its_interrupted_block(run, monkeypatch):
         return display(*args, **given)
 
     monkeypatch.setattr(progress, "display", displayed)
-    result = processes.invoke("run", "--resume", path, figures=())
+    result = processes.invoke("run", "--resume", path, figures=(), rules=())
     assert spent == [pytest.approx(ends_before["seconds"].sum())]
     assert result.exit_code == 0, result.output
     # Another look at more launches would be another chance of a false verdict.
@@ -238,7 +240,7 @@ def test_a_run_that_was_interrupted_in_its_first_launches_is_resumed(n_ends, fai
     if failing:
         cut = cut.replace('"ok":true', '"ok":false')
     (path / "samples.jsonl").write_text(cut)
-    result = processes.invoke("run", "--resume", path, figures=())
+    result = processes.invoke("run", "--resume", path, figures=(), rules=())
     assert result.exit_code == 0, result.output
     assert min(Counter(end["case_id"] for end in ends(path)).values()) >= 3
 

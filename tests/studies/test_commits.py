@@ -84,6 +84,7 @@ def number(python):
     return int(subprocess.check_output(command))
 
 
+@pytest.mark.slow
 def test_each_commit_is_installed_in_an_environment_that_stays(make, project):
     pythons, shown = make("old", "HEAD")
     assert [number(python) for python in pythons] == [1, 2]
