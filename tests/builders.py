@@ -19,7 +19,7 @@ from commbench.stats.comparison import Side
 from commbench.store import tables
 from commbench.store.directory import RunStore
 from commbench.store.emitter import InMemory
-from commbench.store.parts import Batch, Parts, closed, read
+from commbench.store.parts import Parts, closed, read, table
 from commbench.store.records import BULK, FIELDS, KINDS, TABLES
 
 EPOCH = 1_700_000_000.0
@@ -294,7 +294,7 @@ def into_parts(records: Iterable[Record], parts: Parts) -> list[Record]:
         kind = type(record).__name__
         (bulk.setdefault(kind, []) if kind in BULK else others).append(record)
     for kind, rows in bulk.items():
-        parts.add(Batch(kind, {name: [getattr(r, name) for r in rows] for name in FIELDS[kind]}))
+        parts.add(table(KINDS[kind], **{f: [getattr(r, f) for r in rows] for f in FIELDS[kind]}))
     parts.close()
     return others
 
@@ -426,7 +426,7 @@ def rivals(
     return cases, launches_by_case(cases, medians.values())
 
 
-def expanded(emitted: Iterable[Record | Batch]) -> list[Record]:
+def expanded(emitted: Iterable[Any]) -> list[Record]:
     """Return the records in `emitted`, one by one."""
     records = InMemory()
     for item in emitted:

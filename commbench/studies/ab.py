@@ -193,7 +193,7 @@ def _add(path: Path, into: directory.RunStore, number: int, said: str) -> tuple[
             table = parts.read(part, kind)
             column = table.schema.get_field_index("launch")
             launches = [number] * len(table)
-            block.add_table(kind, table.set_column(column, table.schema.field(column), [launches]))
+            block.add(table.set_column(column, table.schema.field(column), [launches]))
     block.close()
     # A launch without its transfers doesn't count.
     for end in ends:

@@ -56,9 +56,8 @@ from commbench.model import (
     Region,
     Suite,
 )
-from commbench.store import directory
+from commbench.store import directory, parts
 from commbench.store.emitter import Recorder
-from commbench.store.parts import Batch
 from commbench.studies.anonymous import AnonymousRecorder, anonymous
 from commbench.studies.submissions import Submissions, statement
 from commbench.workloads import user_code
@@ -968,7 +967,7 @@ class _Observer:
                 number, client_ids, keys, received_s, n_tasks = map(list, zip(*graphs, strict=True))
                 sent = map(self._submissions.take, client_ids, keys)
                 codes, nbytes, send_s = map(list, zip(*sent, strict=True))
-                keep(Batch.from_columns(
+                keep(parts.table(
                     Graph, **common, number=number, received_s=received_s, n_tasks=n_tasks,
                     code=codes, nbytes=nbytes, send_seconds=send_s,
                 ))  # fmt: skip
@@ -991,7 +990,7 @@ class _Observer:
             common = record_keys.keys(region.launch, region.number)
             roles, names, codes = map(list, zip(*seconds, strict=True))
             spent_s = [*seconds.values()]
-            self._emit(Batch.from_columns(
+            self._emit(parts.table(
                 LineTime, **common, role=roles, name=names, code=codes, seconds=spent_s,
             ))  # fmt: skip
 

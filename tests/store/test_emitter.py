@@ -9,8 +9,9 @@ import pytest
 
 from commbench import model
 from commbench.errors import UnwritableError
+from commbench.store import parts
 from commbench.store.emitter import InMemory, Recorder
-from commbench.store.parts import Batch, closed
+from commbench.store.parts import closed
 from commbench.store.records import decode
 
 CASE = builders.case()
@@ -33,7 +34,7 @@ def arrived(end):
 def transfers(count):
     """Return a batch of transfers with the sizes 0, 1, and so on."""
     fields = {**vars(builders.transfer(CASE, 0, 1)), "nbytes": list(range(count))}
-    return Batch.from_columns(model.TransferRecord, **fields)
+    return parts.table(model.TransferRecord, **fields)
 
 
 def emit_region(emit, check=None, error=None):
