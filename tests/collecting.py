@@ -18,7 +18,8 @@ import simulated
 from commbench.harness import transfers
 from commbench.harness.measure import traffic
 from commbench.launchers import members
-from commbench.model import Case, ClusterSpec, Record
+from commbench.model import Case, ClusterSpec
+from commbench.model.observed import Record
 from commbench.store import directory, emitter, parts
 
 TIMEOUT_S = 200.0

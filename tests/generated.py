@@ -8,7 +8,8 @@ import numpy as np
 import pyarrow as pa
 
 from commbench.harness.cases import cases_for
-from commbench.model import USER_CODE, Case, ClusterSpec, Record, TaskRecord, TransferRecord
+from commbench.model import USER_CODE, Case, ClusterSpec
+from commbench.model.observed import Record, TaskRecord, TransferRecord
 from commbench.store import parts
 
 N_WORKERS = 1000

@@ -23,14 +23,8 @@ import numpy as np
 from collecting import collected
 
 from commbench.harness.cases import cases_for
-from commbench.model import (
-    ClusterSpec,
-    Record,
-    TaskRecord,
-    TransferRecord,
-    TransportUsed,
-    WireBytes,
-)
+from commbench.model import ClusterSpec
+from commbench.model.observed import Record, TaskRecord, TransferRecord, TransportUsed, WireBytes
 from commbench.store import parts
 
 WORKERS = (10, 30, 100, 300, 1000)

@@ -22,7 +22,8 @@ from commbench.backends import parse
 from commbench.errors import CommbenchError, ResultsError
 from commbench.machine import cores
 from commbench.machine.environment import recorded
-from commbench.model import FETCHES, GPU_MEMORY, Case, registry
+from commbench.model import FETCHES, Case, registry
+from commbench.model.observed import GPU_MEMORY
 from commbench.model.units import (
     format_bytes,
     format_message_size,

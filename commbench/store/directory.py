@@ -20,7 +20,8 @@ from typing import IO
 
 from commbench import model
 from commbench.errors import ResultsError, UnwritableError, UsageError
-from commbench.model import Manifest, Record
+from commbench.model import Manifest
+from commbench.model.observed import Record
 from commbench.store import parts, records
 from commbench.store.parts import Parts, writing
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from commbench.model import Record
+from commbench.model.observed import Record
 from commbench.store import parts, records
 from commbench.store.parts import Parts
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commbench.errors import ResultsError, UnwritableError
-from commbench.model import Record
+from commbench.model.observed import Record
 from commbench.store import files
 from commbench.store.records import BULK, FIELDS, KINDS
 
@@ -76,7 +76,7 @@ def table(kind: type[Record], /, **columns: Any) -> pa.Table:
 
     Examples
     --------
-    >>> from commbench.model import WireBytes
+    >>> from commbench.model.observed import WireBytes
     >>> wire = table(WireBytes, case_id="c", launch=0, iteration=1, src="a", dst=["b", "c"],
     ...              nbytes=[5, 6], n_messages=1)
     >>> [(record.dst, record.nbytes) for record in to_records(wire)]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from commbench.errors import ResultsError
-from commbench.model import Record
+from commbench.model.observed import Record
 
 if TYPE_CHECKING:
     import cattrs

@@ -21,7 +21,8 @@ from pathlib import Path
 from commbench.errors import UsageError
 from commbench.harness.cases import shuffled
 from commbench.machine import process
-from commbench.model import Failure, LaunchEnd, Manifest, Record
+from commbench.model import Manifest
+from commbench.model.observed import Failure, LaunchEnd, Record
 from commbench.store import directory, files, parts, records
 from commbench.studies import commits
 from commbench.studies.commits import Environment

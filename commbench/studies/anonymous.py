@@ -17,7 +17,8 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 from commbench import backends
-from commbench.model import Manifest, Record, registry
+from commbench.model import Manifest, registry
+from commbench.model.observed import Record
 from commbench.store.emitter import Emit, Recorder
 from commbench.store.parts import table_kind
 from commbench.store.records import FIELDS

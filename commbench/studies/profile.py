@@ -41,21 +41,8 @@ from commbench.harness.measure.plugins import Profiler
 from commbench.launchers import members
 from commbench.launchers.base import SCHEDULER, RunningCluster
 from commbench.machine import cores, environment
-from commbench.model import (
-    USER_CODE,
-    Case,
-    ClusterSpec,
-    CoreUse,
-    Failure,
-    Graph,
-    Launch,
-    LaunchEnd,
-    LineTime,
-    Manifest,
-    Record,
-    Region,
-    Suite,
-)
+from commbench.model import USER_CODE, Case, ClusterSpec, Launch, Manifest, Suite
+from commbench.model.observed import CoreUse, Failure, Graph, LaunchEnd, LineTime, Record, Region
 from commbench.store import directory, parts
 from commbench.store.emitter import Recorder
 from commbench.studies.anonymous import AnonymousRecorder, anonymous

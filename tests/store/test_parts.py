@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from commbench.errors import ResultsError
-from commbench.model import TaskRecord, TransferRecord, WireBytes
+from commbench.model.observed import TaskRecord, TransferRecord, WireBytes
 from commbench.store import parts
 from commbench.store.parts import Parts, closed, merge
 

@@ -27,7 +27,8 @@ from commbench.harness.measure.conditions import N_IDLE_LAUNCHES, measure_idle
 from commbench.harness.measure.plugins import TASK_STREAM, Profiler
 from commbench.launchers.base import RunningCluster
 from commbench.machine import gpu
-from commbench.model import Launch, Record, Sample, Spill, TaskRecord
+from commbench.model import Launch
+from commbench.model.observed import Record, Sample, Spill, TaskRecord
 from commbench.store import parts
 from commbench.store.emitter import Emitter
 from commbench.workloads.base import ClusterWorkload

@@ -35,7 +35,8 @@ from commbench.harness.measure.exchanges import Pace
 from commbench.launchers.base import RunningCluster, ask
 from commbench.launchers.local import LocalLauncher
 from commbench.machine import cores, gpu
-from commbench.model import AGAIN, FETCHES, Launch, LogCount, RoundTrip, TransferRecord
+from commbench.model import AGAIN, FETCHES, Launch
+from commbench.model.observed import LogCount, RoundTrip, TransferRecord
 from commbench.store import parts
 from commbench.store.emitter import Emit, Emitter
 from commbench.workloads.base import FetchWorkload, PairWorkload

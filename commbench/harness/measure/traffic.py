@@ -15,8 +15,8 @@ from commbench.harness import p2p, transfers, wire
 from commbench.harness.measure import conditions, record_keys
 from commbench.launchers.base import RunningCluster
 from commbench.machine import environment
-from commbench.model import (
-    Launch,
+from commbench.model import Launch
+from commbench.model.observed import (
     LogCount,
     NetworkCounter,
     Record,
