@@ -330,10 +330,8 @@ def load(run: str | Path) -> Run:
     if not isinstance(run, str | Path):
         raise UsageError(f"load takes the directory of a run, or 'latest', and got {run!r}")
     path = Path(run)
-    if run == "latest" and not path.exists():
-        from commbench.harness.options import newest_run
-
-        path = newest_run()
+    if run == directory.LATEST and not path.exists():
+        path = directory.newest_run()
     return Run(path, directory.read_manifest(path))
 
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 _T = TypeVar("_T")
 
+FILE = "samples.jsonl"
+"""The file of all records but bulk ones, in the directory of a run."""
 KINDS: dict[str, type[Any]] = {**Record.kinds}
 FIELDS = {
     name: {f.name: str(f.type) for f in dataclasses.fields(kind)} for name, kind in KINDS.items()
@@ -46,7 +48,11 @@ def encode(record: Record) -> str:
 
 def decode(line: str | bytes) -> Record:
     """Return the record in a line of ``encode``; another line is a ValueError."""
-    fields = parse(line)
+    return from_fields(parse(line))
+
+
+def from_fields(fields: dict[str, Any]) -> Record:
+    """Return the record with the fields of ``parse``."""
     record: Record = KINDS[fields.pop("record")](**fields)
     return record
 

@@ -646,7 +646,7 @@ class _Observer:
         with plugins.installed(cluster, *meters):
             store = self._store = self._make_store(name)
             self._run = ProfiledRun(self, store.path, store.manifest)
-            file = (store.path / "samples.jsonl").open("ab")
+            file = store.file()
             recorder = Recorder(file, store.path, "profile")
             self._emit = AnonymousRecorder(recorder) if self._anonymize else recorder
             try:
@@ -679,7 +679,7 @@ class _Observer:
         with suppress(Exception):
             # The loop of an asynchronous client may have ended.
             self._cluster.client.sync(_stop_counting, callback_timeout=5)
-        for close in (self._emit.close, file.close, self._store.finish):
+        for close in (self._emit.close, file.flush, self._store.finish):
             try:
                 close()
             except (OSError, CommbenchError) as error:
