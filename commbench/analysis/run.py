@@ -190,10 +190,13 @@ class Run:
     seconds_per_byte = _result("The time of a byte if transfers came one after another, per case.")
     launch_medians = _result("The median of the measured samples of each launch.")
     summaries = _result("A summary of the samples of each case, layer and payload size.")
+    additions = _result("The summaries of latency per layer, with the time that each layer adds.")
+    idle_cores = _result("The cores that an idle cluster uses, per case.")
     costs = _result("The summaries with their cost in CPU time.")
     comparisons: list[model.Comparison] = _result(
         "Comparisons of the backends of each task, layer and size."
     )
+    counting = _result("A mask of the transfers that count for the bandwidth of pairs.")
     pair_bandwidths: PairBandwidths = _result("The bandwidth of each ordered pair of workers.")
     link_bandwidths = _result("The bandwidth of each class of links.")
     coverage = _result("How much of the traffic the transfer logs contain, per case.")
