@@ -14,12 +14,13 @@ from commbench.analysis.run import Run
 from commbench.errors import CommbenchError
 from commbench.harness import runner
 from commbench.harness.launch import run_launch
-from commbench.model import Case, ClusterSpec, Launch, Manifest, Record, Region, Suite
+from commbench.model import Case, ClusterSpec, Launch, Manifest, Suite, observed
+from commbench.model.observed import Record, Region
 from commbench.stats.comparison import Side
 from commbench.store import tables
 from commbench.store.directory import RunStore
 from commbench.store.emitter import InMemory
-from commbench.store.parts import Batch, Parts, closed, read
+from commbench.store.parts import Parts, closed, read, table
 from commbench.store.records import BULK, FIELDS, KINDS, TABLES
 
 EPOCH = 1_700_000_000.0
@@ -45,7 +46,7 @@ def sample(
         "cpu_seconds": 2.0 * seconds, "payload_bytes": 800_000_000, "verified": True,
     }  # fmt: skip
     fields |= {"case_id": case.id, "launch": launch, "iteration": iteration, "seconds": seconds}
-    return model.Sample(**(fields | given))
+    return observed.Sample(**(fields | given))
 
 
 def message(case: Case, seconds: float, size: int, *, launch: int = 0, **given: Any) -> Record:
@@ -59,7 +60,7 @@ def transfer(
     **given: Any,
 ) -> Record:  # fmt: skip
     """Return an entry of the log of `dst`, or a batch; times count from ``EPOCH``."""
-    return model.TransferRecord(
+    return observed.TransferRecord(
         case_id=case.id, launch=launch, iteration=iteration, src=src, dst=dst, nbytes=nbytes,
         start_s=EPOCH + start_s, stop_s=EPOCH + stop_s, n_keys=1, channel=channel, **given,
     )  # fmt: skip
@@ -70,26 +71,26 @@ def round_trip(
 ) -> Record:
     """Return the time of an empty request."""
     fields = {"launch": 0, "iteration": 0} | given
-    return model.RoundTrip(case_id=case.id, src=src, dst=dst, seconds=seconds, **fields)
+    return observed.RoundTrip(case_id=case.id, src=src, dst=dst, seconds=seconds, **fields)
 
 
 def wire(case: Case, nbytes: int, *, src: str = "0", dst: str = "1", **given: Any) -> Record:
     """Return what one worker wrote to another."""
     fields = {"launch": 0, "iteration": 0, "n_messages": 2} | given
-    return model.WireBytes(case_id=case.id, src=src, dst=dst, nbytes=nbytes, **fields)
+    return observed.WireBytes(case_id=case.id, src=src, dst=dst, nbytes=nbytes, **fields)
 
 
 def log_count(case: Case, worker: str = "0", **given: int) -> Record:
     """Return the count of a worker's fetches, none if not said otherwise."""
     counts = dict.fromkeys(("n_started", "n_logged", "n_busy", "n_failed", "n_in_flight"), 0)
     fields = counts | {"launch": 0, "iteration": 0} | given
-    return model.LogCount(case_id=case.id, worker=worker, **fields)
+    return observed.LogCount(case_id=case.id, worker=worker, **fields)
 
 
 def task(case: Case, start_s: float, stop_s: float, worker: str = "0", **given: Any) -> Record:
     """Return a bar of the task stream; times count from ``EPOCH``."""
     fields = {"launch": 0, "iteration": 0, "thread": 1, "name": "add", "action": "compute"}
-    return model.TaskRecord(
+    return observed.TaskRecord(
         case_id=case.id, worker=worker, start_s=EPOCH + start_s, stop_s=EPOCH + stop_s,
         **(fields | given),
     )  # fmt: skip
@@ -98,7 +99,7 @@ def task(case: Case, start_s: float, stop_s: float, worker: str = "0", **given: 
 def graph(case: Case, number: int, received_s: float, code: str = "", **given: Any) -> Record:
     """Return a graph; times count from ``EPOCH``."""
     fields = {"launch": 0, "iteration": 0, "n_tasks": 1, "nbytes": 0, "send_seconds": 0.0} | given
-    return model.Graph(
+    return observed.Graph(
         case_id=case.id, number=number, received_s=EPOCH + received_s, code=code, **fields
     )
 
@@ -106,13 +107,13 @@ def graph(case: Case, number: int, received_s: float, code: str = "", **given: A
 def line_time(case: Case, seconds: float, code: str = "job.py:1 f()", **given: Any) -> Record:
     """Return the time of a line of tasks."""
     fields = {"launch": 0, "iteration": 0, "role": "task", "name": "add"} | given
-    return model.LineTime(case_id=case.id, seconds=seconds, code=code, **fields)
+    return observed.LineTime(case_id=case.id, seconds=seconds, code=code, **fields)
 
 
 def transport(case: Case, name: str = "tcp/lo", *, contradiction: str = "", **given: Any) -> Record:
     """Return what carried the bytes."""
     fields = {"launch": 0, "src": "0", "dst": "1", "evidence": "made up"} | given
-    return model.TransportUsed(
+    return observed.TransportUsed(
         case_id=case.id, transport=name, contradiction=contradiction, **fields
     )
 
@@ -120,7 +121,7 @@ def transport(case: Case, name: str = "tcp/lo", *, contradiction: str = "", **gi
 def address(case: Case, worker: str = "0", where: str = "", *, launch: int = 0) -> Record:
     """Return where a worker listened: on this host, if not said otherwise."""
     where = where or f"tcp://127.0.0.1:{40_000 + int(worker)}"
-    return model.WorkerAddress(case_id=case.id, launch=launch, worker=worker, address=where)
+    return observed.WorkerAddress(case_id=case.id, launch=launch, worker=worker, address=where)
 
 
 def place(case: Case, worker: str = "0", *, launch: int = 0, **given: Any) -> Record:
@@ -130,25 +131,26 @@ def place(case: Case, worker: str = "0", *, launch: int = 0, **given: Any) -> Re
         "numa_nodes": "0", "sockets": "0", "gpu": "", "gpu_uuid": "", "gpu_pci": "",
         "gpu_links": "", "nic": "lo",
     }  # fmt: skip
-    return model.WorkerPlace(case_id=case.id, launch=launch, worker=worker, **(fields | given))
+    return observed.WorkerPlace(case_id=case.id, launch=launch, worker=worker, **(fields | given))
 
 
 def network(case: Case, nbytes: int, *, interface: str = "lo", **given: Any) -> Record:
     """Return what the kernel counted."""
     fields = {"launch": 0, "iteration": 0, "host": "local"} | given
-    return model.NetworkCounter(case_id=case.id, interface=interface, nbytes=nbytes, **fields)
+    return observed.NetworkCounter(case_id=case.id, interface=interface, nbytes=nbytes, **fields)
 
 
 def idle(case: Case, cpu_seconds: float = 0.1, *, seconds: float = 2.0, launch: int = 0) -> Record:
     """Return what an idle cluster burned."""
-    return model.IdleCost(
+    return observed.IdleCost(
         case_id=case.id, launch=launch, seconds=seconds, cpu_seconds=cpu_seconds, n_processes=4
     )
 
 
 def load(case: Case, nbytes: int = 10**9, *, seconds: float = 1.0, launch: int = 0) -> Record:
     """Return what was streamed during the layer comm."""
-    return model.Load(case_id=case.id, launch=launch, layer="comm", nbytes=nbytes, seconds=seconds)
+    fields = {"launch": launch, "layer": "comm", "nbytes": nbytes, "seconds": seconds}
+    return observed.Load(case_id=case.id, **fields)
 
 
 def core_use(
@@ -159,18 +161,18 @@ def core_use(
         "host": "local", "n_cores": 2, "seconds": 10.0, "own_cpu_seconds": 12.0,
         "busy_cpu_seconds": 12.0 + 20.0 * others, "stolen_cpu_seconds": 20.0 * stolen,
     }  # fmt: skip
-    return model.CoreUse(case_id=case.id, launch=launch, **(fields | given))
+    return observed.CoreUse(case_id=case.id, launch=launch, **(fields | given))
 
 
 def spill(case: Case, nbytes: int = 1_000_000, *, worker: str = "0", **given: Any) -> Record:
     """Return what a worker wrote to disk."""
     fields = {"launch": 0, "iteration": 0, "n_values": 3} | given
-    return model.Spill(case_id=case.id, worker=worker, nbytes=nbytes, **fields)
+    return observed.Spill(case_id=case.id, worker=worker, nbytes=nbytes, **fields)
 
 
 def setting(case: Case, name: str, value: str, *, launch: int = 0) -> Record:
     """Return a setting that was in effect."""
-    return model.Setting(case_id=case.id, launch=launch, name=name, value=value)
+    return observed.Setting(case_id=case.id, launch=launch, name=name, value=value)
 
 
 def thread_time(case: Case, worker: str = "0", role: str = "tasks", **given: Any) -> Record:
@@ -181,13 +183,13 @@ def thread_time(case: Case, worker: str = "0", role: str = "tasks", **given: Any
     )  # fmt: skip
     fields = counts | {"launch": 0, "iteration": 0, "n_threads": 1, "seconds": 10.0}
     fields |= {"idle_seconds": 1.0} | given
-    return model.ThreadTime(case_id=case.id, worker=worker, role=role, **fields)
+    return observed.ThreadTime(case_id=case.id, worker=worker, role=role, **fields)
 
 
 def long_turn(case: Case, start: float, stop: float, worker: str = "0", **given: Any) -> Record:
     """Return a turn of a loop, in seconds after EPOCH."""
     fields = {"launch": 0, "iteration": 0} | given
-    return model.LongTurn(
+    return observed.LongTurn(
         case_id=case.id, worker=worker, start_s=EPOCH + start, stop_s=EPOCH + stop, **fields
     )
 
@@ -197,7 +199,7 @@ def process_use(
 ) -> Record:
     """Return what a process used in the half second from `start` on, in seconds after EPOCH."""
     fields = {"launch": 0, "iteration": 0, "memory_bytes": 10**9} | given
-    return model.ProcessUse(
+    return observed.ProcessUse(
         case_id=case.id, worker=worker, start_s=EPOCH + start, stop_s=EPOCH + start + 0.5,
         n_cores=n_cores, **fields,
     )  # fmt: skip
@@ -205,18 +207,18 @@ def process_use(
 
 def activity(case: Case, context: str, label: str, seconds: float, **given: Any) -> Record:
     """Return what a worker added to one of Dask's metrics."""
-    fields = {"launch": 0, "iteration": 0, "worker": "0"} | given
-    return model.Activity(case_id=case.id, context=context, label=label, seconds=seconds, **fields)
+    fields = {"launch": 0, "iteration": 0, "worker": "0", "seconds": seconds} | given
+    return observed.Activity(case_id=case.id, context=context, label=label, **fields)
 
 
 def failure(case: Case, message: str = "it broke", *, launch: int = 0) -> Record:
     """Return a launch that went wrong."""
-    return model.Failure(case_id=case.id, launch=launch, stage="launch", message=message)
+    return observed.Failure(case_id=case.id, launch=launch, stage="launch", message=message)
 
 
 def end(case: Case, *, launch: int = 0, ok: bool = True, seconds: float = 9.0) -> Record:
     """Return the end of a launch."""
-    return model.LaunchEnd(
+    return observed.LaunchEnd(
         case_id=case.id, launch=launch, block=launch, position=0, ok=ok, seconds=seconds
     )
 
@@ -294,7 +296,7 @@ def into_parts(records: Iterable[Record], parts: Parts) -> list[Record]:
         kind = type(record).__name__
         (bulk.setdefault(kind, []) if kind in BULK else others).append(record)
     for kind, rows in bulk.items():
-        parts.add(Batch(kind, {name: [getattr(r, name) for r in rows] for name in FIELDS[kind]}))
+        parts.add(table(KINDS[kind], **{f: [getattr(r, f) for r in rows] for f in FIELDS[kind]}))
     parts.close()
     return others
 
@@ -309,7 +311,7 @@ def simulate_plan(plan: Iterable[Launch], run: Path) -> Iterator[Record]:
             failures = [failure(launch.case, str(error), launch=launch.index)]
         yield from into_parts(emit, Parts(run, f"{launch.case.id}-{launch.index}"))
         yield from failures
-        yield model.LaunchEnd(
+        yield observed.LaunchEnd(
             case_id=launch.case.id, launch=launch.index, block=launch.block,
             position=launch.position, ok=not failures, seconds=1.0,
         )  # fmt: skip
@@ -332,10 +334,10 @@ def measured(plan: Iterable[Launch], run: Path) -> list[Record]:
 def ended(records: Iterable[Record]) -> list[Record]:
     """Return `records` with a good end for every launch with samples that has no end."""
     records = list(records)
-    ended = {(r.case_id, r.launch) for r in records if isinstance(r, model.LaunchEnd)}
-    begun = {(r.case_id, r.launch): None for r in records if isinstance(r, model.Sample)}
+    ended = {(r.case_id, r.launch) for r in records if isinstance(r, observed.LaunchEnd)}
+    begun = {(r.case_id, r.launch): None for r in records if isinstance(r, observed.Sample)}
     return records + [
-        model.LaunchEnd(case_id=case_id, launch=n, block=n, position=0, ok=True, seconds=9.0)
+        observed.LaunchEnd(case_id=case_id, launch=n, block=n, position=0, ok=True, seconds=9.0)
         for case_id, n in begun if (case_id, n) not in ended
     ]  # fmt: skip
 
@@ -426,7 +428,7 @@ def rivals(
     return cases, launches_by_case(cases, medians.values())
 
 
-def expanded(emitted: Iterable[Record | Batch]) -> list[Record]:
+def expanded(emitted: Iterable[Any]) -> list[Record]:
     """Return the records in `emitted`, one by one."""
     records = InMemory()
     for item in emitted:

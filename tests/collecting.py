@@ -19,8 +19,8 @@ from commbench.harness import transfers
 from commbench.harness.measure import traffic
 from commbench.launchers import members
 from commbench.model import Case, ClusterSpec
+from commbench.model.observed import Record
 from commbench.store import directory, emitter, parts
-from commbench.store.parts import Batch
 
 TIMEOUT_S = 200.0
 _FILE = Path(__file__).resolve()
@@ -93,7 +93,7 @@ def _client(address: str, case_id: str, n_entries: int, run: Path) -> dict[str, 
         with emit.region() as keep:
             for record in traffic.fetches(counting, names, **where):
                 keep(record)
-                n_records += len(record.columns["src"]) if isinstance(record, Batch) else 0
+                n_records += 0 if isinstance(record, Record) else len(record)
             ended = time.monotonic()
         stored, client_cpu_s = time.monotonic(), time.process_time() - client_cpu_s
         n_read_after, n_written_after, cpu_after_s = client.run_on_scheduler(simulated.told)

@@ -19,7 +19,8 @@ from simulated import QUIET
 from commbench import load
 from commbench.analysis.run import Run
 from commbench.machine import process
-from commbench.model import Case, Record, registry
+from commbench.model import Case, registry
+from commbench.model.observed import Record
 
 # How long an example takes is the machine's affair.
 settings.register_profile("commbench", deadline=None, suppress_health_check=[HealthCheck.too_slow])

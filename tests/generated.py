@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from commbench.harness.cases import cases_for
-from commbench.model import USER_CODE, Case, ClusterSpec, Record, TaskRecord, TransferRecord
+from commbench.model import USER_CODE, Case, ClusterSpec
+from commbench.model.observed import Record, TaskRecord, TransferRecord
 from commbench.store import parts
-from commbench.store.parts import Batch
 
 N_WORKERS = 1000
 _N_BESIDE = 8
@@ -55,7 +55,7 @@ def generated(
         "shuffle": texts(none, [""]),
     }
     parts_of = store.parts("generated")
-    parts_of.add_table("TransferRecord", pa.table(columns, schema=parts.schema("TransferRecord")))
+    parts_of.add(pa.table(columns, schema=parts.schema("TransferRecord")))
     parts_of.close()
     return store.path
 
@@ -88,7 +88,7 @@ def profiled(output: Path, n_tasks: int, n_workers: int = 8) -> Path:
     dst = (src + random.integers(1, n_workers, n_fetches)) % n_workers
     parts_of = store.parts("generated")
     parts_of.add(
-        Batch.from_columns(
+        parts.table(
             TaskRecord, **where, **times(n_tasks), action="compute",
             worker=(numbers % n_workers).astype(str).tolist(),
             thread=(140_000 + numbers % (4 * n_workers)).tolist(),
@@ -98,7 +98,7 @@ def profiled(output: Path, n_tasks: int, n_workers: int = 8) -> Path:
         )
     )  # fmt: skip
     parts_of.add(
-        Batch.from_columns(
+        parts.table(
             TransferRecord, **where, **times(n_fetches), n_keys=1, channel="gather",
             src=src.astype(str).tolist(), dst=dst.astype(str).tolist(),
             nbytes=random.integers(1000, 10_000_000, n_fetches).tolist(),

@@ -9,7 +9,8 @@ import pytest
 
 from commbench import backends
 from commbench.harness import cases
-from commbench.model import Case, Failure, IdleCost, Launch, Record
+from commbench.model import Case, Launch
+from commbench.model.observed import Failure, IdleCost, Record
 
 R = TypeVar("R")
 

@@ -23,8 +23,9 @@ import numpy as np
 from collecting import collected
 
 from commbench.harness.cases import cases_for
-from commbench.model import ClusterSpec, TaskRecord, TransferRecord, TransportUsed, WireBytes
-from commbench.store.parts import Batch
+from commbench.model import ClusterSpec
+from commbench.model.observed import Record, TaskRecord, TransferRecord, TransportUsed, WireBytes
+from commbench.store import parts
 
 WORKERS = (10, 30, 100, 300, 1000)
 N_ENTRIES = 1000
@@ -120,19 +121,19 @@ def one_iteration(output: Path, n_workers: int, n_fetches: int) -> Path:
         names = [str((number + 1 + offset) % n_workers) for offset in range(peers)]
         sent = nbytes[:peers].tolist()
         for record in (
-            Batch.from_columns(
+            parts.table(
                 TransferRecord, **where, dst=worker, src=[names[i % peers] for i in range(n)],
                 nbytes=nbytes.tolist(), start_s=start_s.tolist(), stop_s=stop_s, n_keys=1,
                 channel="gather",
             ),
-            Batch.from_columns(
+            parts.table(
                 TaskRecord, **where, worker=worker, thread=1, name="add", action="compute",
                 start_s=start_s.tolist(), stop_s=stop_s,
             ),
-            Batch.from_columns(
+            parts.table(
                 WireBytes, **where, src=worker, dst=names, nbytes=sent, n_messages=2
             ),
-            Batch.from_columns(
+            parts.table(
                 TransportUsed, **common, src=worker, dst=names, transport="tcp",
                 evidence=[f"socket 10.0.0.1:{number} ↔ 10.0.1.1:{peer}" for peer in names],
                 contradiction="",
@@ -153,10 +154,10 @@ def one_iteration(output: Path, n_workers: int, n_fetches: int) -> Path:
                 for label in ("deserialize", "network", "other")
             ),
         ):  # fmt: skip
-            if isinstance(record, Batch):
-                many.add(record)
-            else:
+            if isinstance(record, Record):
                 run.append(record)
+            else:
+                many.add(record)
     many.close()
     run.close()
     return run.path

@@ -14,19 +14,22 @@ from warnings import catch_warnings, filterwarnings
 from commbench import model, stats, workloads
 from commbench.errors import ResultsError, UsageError
 from commbench.harness.cases import make_workload
-from commbench.model import FETCHES, LAYERS, Case, Manifest, Record, Suite, registry
+from commbench.model import FETCHES, LAYERS, Case, Manifest, Suite, registry
+from commbench.model.observed import Record
 from commbench.store import directory, records, tables
 from commbench.workloads.base import FetchWorkload, PairWorkload
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from commbench.stats.pairs import PairBandwidths
 
-def _frame(kind: type[Record]) -> Any:
-    """Return the property that reads the frame of the records of a kind."""
-    frame = cached_property(lambda run: run._read(kind.__name__))
-    frame.__doc__ = kind.__doc__
-    return frame
+
+def _result(text: str) -> Any:
+    """Return a property that caches what the function of its name in `stats` returns for a run."""
+    result: Any = cached_property(lambda run: getattr(stats, result.attrname)(run))
+    result.__doc__ = text
+    return result
 
 
 class Run:
@@ -89,32 +92,32 @@ class Run:
         text: str = registry.load("report", "terminal")(self)
         return text
 
-    # -- frames
+    # -- frames: of each kind of record, these for type checkers
 
-    samples: pd.DataFrame = _frame(model.Sample)
-    regions: pd.DataFrame = _frame(model.Region)
-    transfers: pd.DataFrame = _frame(model.TransferRecord)
-    round_trips: pd.DataFrame = _frame(model.RoundTrip)
-    wire: pd.DataFrame = _frame(model.WireBytes)
-    log_counts: pd.DataFrame = _frame(model.LogCount)
-    tasks: pd.DataFrame = _frame(model.TaskRecord)
-    graphs: pd.DataFrame = _frame(model.Graph)
-    line_times: pd.DataFrame = _frame(model.LineTime)
-    transports: pd.DataFrame = _frame(model.TransportUsed)
-    addresses: pd.DataFrame = _frame(model.WorkerAddress)
-    places: pd.DataFrame = _frame(model.WorkerPlace)
-    network: pd.DataFrame = _frame(model.NetworkCounter)
-    idle: pd.DataFrame = _frame(model.IdleCost)
-    loads: pd.DataFrame = _frame(model.Load)
-    core_use: pd.DataFrame = _frame(model.CoreUse)
-    spills: pd.DataFrame = _frame(model.Spill)
-    settings: pd.DataFrame = _frame(model.Setting)
-    threads: pd.DataFrame = _frame(model.ThreadTime)
-    long_turns: pd.DataFrame = _frame(model.LongTurn)
-    process_use: pd.DataFrame = _frame(model.ProcessUse)
-    activities: pd.DataFrame = _frame(model.Activity)
-    failures: pd.DataFrame = _frame(model.Failure)
-    ends: pd.DataFrame = _frame(model.LaunchEnd)
+    samples: pd.DataFrame
+    regions: pd.DataFrame
+    transfers: pd.DataFrame
+    round_trips: pd.DataFrame
+    wire: pd.DataFrame
+    log_counts: pd.DataFrame
+    tasks: pd.DataFrame
+    graphs: pd.DataFrame
+    line_times: pd.DataFrame
+    transports: pd.DataFrame
+    addresses: pd.DataFrame
+    places: pd.DataFrame
+    network: pd.DataFrame
+    idle: pd.DataFrame
+    loads: pd.DataFrame
+    core_use: pd.DataFrame
+    spills: pd.DataFrame
+    settings: pd.DataFrame
+    threads: pd.DataFrame
+    long_turns: pd.DataFrame
+    process_use: pd.DataFrame
+    activities: pd.DataFrame
+    failures: pd.DataFrame
+    ends: pd.DataFrame
 
     @cached_property
     def _lines(self) -> tuple[dict[str, list[dict[str, Any]]], list[str]]:
@@ -177,30 +180,48 @@ class Run:
 
     # -- results
 
-    # Each is what the function of this name in `stats` returns.
-    case_labels = cached_property(lambda run: stats.case_labels(run))
-    timed = cached_property(lambda run: stats.timed(run))
-    measured = cached_property(lambda run: stats.measured(run))
-    moved_bytes = cached_property(lambda run: stats.moved_bytes(run))
-    tasks_per_iteration = cached_property(lambda run: stats.tasks_per_iteration(run))
-    seconds_per_byte = cached_property(lambda run: stats.seconds_per_byte(run))
-    launch_medians = cached_property(lambda run: stats.launch_medians(run))
-    summaries = cached_property(lambda run: stats.summaries(run))
-    costs = cached_property(lambda run: stats.costs(run))
-    comparisons = cached_property(lambda run: stats.comparisons(run))
-    pair_bandwidths = cached_property(lambda run: stats.pair_bandwidths(run))
-    link_bandwidths = cached_property(lambda run: stats.link_bandwidths(run))
-    coverage = cached_property(lambda run: stats.coverage(run))
-    shuffles = cached_property(lambda run: stats.shuffles(run))
-    statements = cached_property(lambda run: stats.statements(run))
-    lines = cached_property(lambda run: stats.lines(run))
-    slow_pairs = cached_property(lambda run: stats.slow_pairs(run))
-    published_comparisons = cached_property(lambda run: stats.published_comparisons(run))
-    slow_latencies = cached_property(lambda run: stats.slow_latencies(run))
-    worker_profiles = cached_property(lambda run: stats.worker_profiles(run))
-    ended_by = cached_property(lambda run: stats.ended_by(run))
-    profile_shares = cached_property(lambda run: stats.profile_shares(run.worker_profiles, run))
-    pairs = cached_property(lambda run: run.pair_bandwidths.table)
+    case_labels: dict[str, str] = _result(
+        "The workload of each case, with the settings that differ, by id."
+    )
+    timed = _result("The verified samples of iterations that count, without planned warm-ups.")
+    measured = _result("Those of ``timed`` without the ones that were detected as warm-up.")
+    moved_bytes = _result("The mean of the serialized bytes that an iteration moved, per case.")
+    tasks_per_iteration = _result("The median of the tasks that compute in an iteration, per case.")
+    seconds_per_byte = _result("The time of a byte if transfers came one after another, per case.")
+    launch_medians = _result("The median of the measured samples of each launch.")
+    summaries = _result("A summary of the samples of each case, layer and payload size.")
+    additions = _result("The summaries of latency per layer, with the time that each layer adds.")
+    idle_cores = _result("The cores that an idle cluster uses, per case.")
+    costs = _result("The summaries with their cost in CPU time.")
+    comparisons: list[model.Comparison] = _result(
+        "Comparisons of the backends of each task, layer and size."
+    )
+    counting = _result("A mask of the transfers that count for the bandwidth of pairs.")
+    pair_bandwidths: PairBandwidths = _result("The bandwidth of each ordered pair of workers.")
+    link_bandwidths = _result("The bandwidth of each class of links.")
+    coverage = _result("How much of the traffic the transfer logs contain, per case.")
+    shuffles = _result("The bytes of each P2P shuffle, and the parts of its time.")
+    statements = _result("The statements that sent graphs, by their time within each case.")
+    lines = _result("The lines that tasks and the script execute, the longest first.")
+    slow_pairs = _result("The slow pairs of ``pairs``, with the cause of each.")
+    published_comparisons: list[stats.PublishedComparison] = _result(
+        "Comparisons with the published figure that the suite reproduces."
+    )
+    slow_latencies = _result("The slow pairs of hosts, by the quickest empty requests.")
+    worker_profiles = _result("The parts of the wall time of each measured iteration, per process.")
+    ended_by: str = _result(
+        "Why a run with a budget has ended: ``decided`` or ``time``; else empty."
+    )
+
+    @cached_property
+    def profile_shares(self) -> pd.DataFrame:
+        """The share of each part in the wall time, per case and kind of process."""
+        return stats.profile_shares(self.worker_profiles, self)
+
+    @cached_property
+    def pairs(self) -> pd.DataFrame:
+        """The table of ``pair_bandwidths``: a row for each pair of workers."""
+        return self.pair_bandwidths.table
 
     @cached_property
     def scaling(self) -> pd.DataFrame:
@@ -278,34 +299,16 @@ class Run:
         return (*warnings.find(self), *self.rule_problems)
 
 
-_RESULTS = {
-    "case_labels": "The workload of each case, with the settings that differ, by id.",
-    "timed": "The verified samples of iterations that count, without planned warm-ups.",
-    "measured": "Those of ``timed`` without the ones that were detected as warm-up.",
-    "moved_bytes": "The mean of the serialized bytes that an iteration moved, per case.",
-    "tasks_per_iteration": "The median of the tasks that compute in an iteration, per case.",
-    "seconds_per_byte": "The time of a byte if transfers came one after another, per case.",
-    "launch_medians": "The median of the measured samples of each launch.",
-    "summaries": "A summary of the samples of each case, layer and payload size.",
-    "costs": "The summaries with their cost in CPU time.",
-    "comparisons": "Comparisons of the backends of each task, layer and size.",
-    "pair_bandwidths": "The bandwidth of each ordered pair of workers.",
-    "link_bandwidths": "The bandwidth of each class of links.",
-    "coverage": "How much of the traffic the transfer logs contain, per case.",
-    "shuffles": "The bytes of each P2P shuffle, and the parts of its time.",
-    "statements": "The statements that sent graphs, by their time within each case.",
-    "lines": "The lines that tasks and the script execute, the longest first.",
-    "slow_pairs": "The slow pairs of ``pairs``, with the cause of each.",
-    "published_comparisons": "Comparisons with the published figure that the suite reproduces.",
-    "slow_latencies": "The slow pairs of hosts, by the quickest empty requests.",
-    "worker_profiles": "The parts of the wall time of each measured iteration, per process.",
-    "ended_by": "Why a run with a budget has ended: ``decided`` or ``time``; else empty.",
-    "profile_shares": "The share of each part in the wall time, per case and kind of process.",
-    "pairs": "The table of ``pair_bandwidths``: a row for each pair of workers.",
-}
-"""What `help` says of the results that are functions of `stats`."""
-for _name, _text in _RESULTS.items():
-    vars(Run)[_name].__doc__ = _text
+def _add_frame(kind: type[Record]) -> None:
+    """Let `Run` have the frame of the records of a kind."""
+    frame = cached_property(lambda run: run._read(kind.__name__))
+    frame.__set_name__(Run, kind.table)
+    frame.__doc__ = kind.__doc__
+    setattr(Run, kind.table, frame)
+
+
+for _kind in Record.kinds.values():
+    _add_frame(_kind)
 
 
 def load(run: str | Path) -> Run:
@@ -330,10 +333,8 @@ def load(run: str | Path) -> Run:
     if not isinstance(run, str | Path):
         raise UsageError(f"load takes the directory of a run, or 'latest', and got {run!r}")
     path = Path(run)
-    if run == "latest" and not path.exists():
-        from commbench.harness.options import newest_run
-
-        path = newest_run()
+    if run == directory.LATEST and not path.exists():
+        path = directory.newest_run()
     return Run(path, directory.read_manifest(path))
 
 

@@ -22,7 +22,8 @@ from commbench.backends import parse
 from commbench.errors import CommbenchError, ResultsError
 from commbench.machine import cores
 from commbench.machine.environment import recorded
-from commbench.model import FETCHES, GPU_MEMORY, Case, registry
+from commbench.model import FETCHES, Case, registry
+from commbench.model.observed import GPU_MEMORY
 from commbench.model.units import (
     format_bytes,
     format_message_size,
@@ -698,7 +699,7 @@ def _oversubscription(run: Run) -> Iterator[Disturbance]:
         return
     layers = run.samples.groupby("case_id")["layer"].unique()
     local = {case.id: case for case in run.suite.cases if not _may_be_remote(case)}
-    idle, ready = stats.idle_cores(run).set_index("case_id"), _ready_threads(run)
+    idle, ready = run.idle_cores.set_index("case_id"), _ready_threads(run)
     polling, crowded = dict[str, int](), dict[str, float]()
     for case_id, case in local.items():
         if case_id not in layers.index:

@@ -16,7 +16,8 @@ from commbench.errors import LaunchError, UsageError
 
 if TYPE_CHECKING:
     from commbench.backends.endpoints import Endpoints, Tool
-    from commbench.model import Launch, Record
+    from commbench.model import Launch
+    from commbench.model.observed import Record
 
 
 @dataclass(frozen=True)

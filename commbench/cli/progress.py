@@ -16,7 +16,8 @@ from typing import Any
 import click
 
 from commbench.harness import preflight
-from commbench.model import Failure, Launch, LaunchEnd, Manifest, Phase, Record, Sample, Suite
+from commbench.model import Launch, Manifest, Suite
+from commbench.model.observed import Failure, LaunchEnd, Phase, Record, Sample
 from commbench.model.units import format_duration, format_seconds
 
 _Show = Callable[[Record | Phase | str | None], None]

@@ -18,9 +18,10 @@ from commbench import load
 from commbench.cli.main import ARGUMENTS
 from commbench.cli.results import PATH, undisturbed
 from commbench.errors import ResultsError, UsageError
-from commbench.harness.options import COUNT, POSITIVE, RUN, SHARE, runs_in
+from commbench.harness.options import COUNT, POSITIVE, RUN, SHARE
 from commbench.model.units import format_duration
 from commbench.store import files
+from commbench.store.directory import runs_in
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run

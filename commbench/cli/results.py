@@ -78,7 +78,7 @@ def report(
 
 
 @click.command("open")
-@click.argument("run", type=RUN, default=options.LATEST)
+@click.argument("run", type=RUN, default=directory.LATEST)
 def open_(run: Path) -> None:
     """Show the HTML report of RUN, by default the latest one, in a browser; print its path."""
     import webbrowser

@@ -340,7 +340,7 @@ def _measure(
     """Measure `launches` and store their records; return if one failed, and if interrupted."""
     from commbench.cli import progress
     from commbench.harness import runner
-    from commbench.model import LaunchEnd, Phase
+    from commbench.model.observed import LaunchEnd, Phase
     from commbench.studies import budget
 
     failed, call = False, _call()

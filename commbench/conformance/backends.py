@@ -14,7 +14,8 @@ from commbench.conformance.assertions import assert_one_line, assert_raises, loa
 from commbench.errors import UnavailableError, UsageError
 from commbench.harness import runner
 from commbench.harness.cases import cases_for, make_suite, plan, unmet
-from commbench.model import ClusterSpec, Failure, LaunchEnd, Phase, Sample, TransportUsed
+from commbench.model import ClusterSpec
+from commbench.model.observed import Failure, LaunchEnd, Phase, Sample, TransportUsed
 from commbench.store import parts
 from commbench.workloads.base import MODES
 

@@ -15,7 +15,8 @@ from commbench.harness.cases import cases_for, make_workload
 from commbench.harness.measure.cluster import measure_cluster
 from commbench.launchers import members
 from commbench.launchers.base import RunningCluster
-from commbench.model import ClusterSpec, Launch, Sample
+from commbench.model import ClusterSpec, Launch
+from commbench.model.observed import Sample
 from commbench.store.emitter import InMemory
 
 _SPIN_SECONDS = 0.3

@@ -23,7 +23,8 @@ from commbench.backends.base import Backend
 from commbench.errors import CommbenchError, UnwritableError, VerificationError
 from commbench.harness.measure import conditions
 from commbench.machine import process
-from commbench.model import Failure, Launch, registry
+from commbench.model import Launch, registry
+from commbench.model.observed import Failure
 from commbench.store import emitter, records
 from commbench.store.emitter import Emitter
 from commbench.workloads.base import ClusterWorkload, PairWorkload

@@ -7,9 +7,6 @@ the file's values apply.
 
 from __future__ import annotations
 
-import contextlib
-import glob
-import json
 import math
 import os
 import re
@@ -25,6 +22,7 @@ import click
 
 from commbench.errors import UnavailableError, UsageError
 from commbench.model import Case, ClusterSpec, Manifest, Stopping, Suite, units
+from commbench.store import directory
 from commbench.workloads import device as devices
 from commbench.workloads.base import ClusterWorkload, Workload
 
@@ -34,7 +32,6 @@ else:
     # It takes no two type parameters before click 8.5.
     _ParamType = click.ParamType
 
-LATEST = "latest"
 MAX_REMEDIES = 3
 """How many remedies a proof measures by default."""
 _FILES = "the file's"
@@ -65,34 +62,14 @@ class _RunPath(click.Path):
         if isinstance(value, str) and not os.path.exists(Path(value, "run.json")):
             if os.path.exists(Path("results", value, "run.json")):
                 return super().convert(str(Path("results") / value), param, ctx)
-            if value == LATEST:
-                value = newest_run()
-            elif made := runs_in(Path(value)):
+            if value == directory.LATEST:
+                value = directory.newest_run()
+            elif made := directory.runs_in(Path(value)):
                 self.fail(
                     f"{value} has {len(made)} runs; the newest is {made[-1]}, and all are in "
                     f"{Path(value)}/", param, ctx,
                 )  # fmt: skip
         return super().convert(value, param, ctx)
-
-
-def newest_run() -> Path:
-    """Return the directory of the newest run in ``results/``."""
-    if not (made := runs_in(Path("results"))):
-        raise UsageError("there is no run in results/ yet; name a run's directory")
-    return made[-1]
-
-
-def runs_in(folder: Path) -> list[Path]:
-    """Return the directories of the runs in `folder`; the newest is the last."""
-    files = (folder / name for name in glob.glob("*/run.json", root_dir=folder))
-    return sorted((file.parent for file in files), key=_begun)
-
-
-def _begun(run: Path) -> tuple[str, str]:
-    """Return when a run began, and its name: that of a copy may be any."""
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        return str(json.loads((run / "run.json").read_bytes())["started_at"]), run.name
-    return "", run.name
 
 
 RUN = _RunPath(path_type=Path)

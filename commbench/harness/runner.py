@@ -29,7 +29,8 @@ from commbench.harness.launch import ENDED, LOG, UNWRITABLE
 from commbench.launchers.base import Launcher, dask_variables
 from commbench.launchers.local import nanny_environment
 from commbench.machine import gpu, process
-from commbench.model import Failure, Launch, LaunchEnd, Phase, Record, registry
+from commbench.model import Launch, registry
+from commbench.model.observed import Failure, LaunchEnd, Phase, Record
 from commbench.store.emitter import PHASE
 from commbench.store.records import decode
 

@@ -8,7 +8,8 @@ Times are in seconds, sizes in bytes, and the name of every number ends in its u
 (``*_at_s``, ``start_s``, ``stop_s``) are seconds since the epoch on the measuring host's clock.
 Workers are identified by name, because their addresses differ between launches.
 
-The classes are imported when they are first used, because making them takes time.
+The kinds of records are in `commbench.model.observed`. The other classes are imported when they are
+first used, because making them takes time.
 """
 
 import lazy_loader

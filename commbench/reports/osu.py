@@ -18,6 +18,7 @@ from commbench.analysis.run import Run
 from commbench.errors import UsageError
 from commbench.model import LAYERS, Case
 from commbench.reports.sections import median_time
+from commbench.store import records
 
 _LATENCY = ("Latency Test", "# Size          Latency (us)")
 _BANDWIDTH = "# Size      Bandwidth (MB/s)"
@@ -48,7 +49,7 @@ def render(run: Run) -> str:
     if table.empty:
         raise UsageError(
             f"{run.manifest.id} has no sample of a ping-pong, and OSU's format is for ping-pongs; "
-            f"{run.path / 'samples.jsonl'} has all samples"
+            f"{run.path / records.FILE} has all samples"
         )
     depth = table["layer"].map(LAYERS.index)
     blocks = [

@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 
 from rich import box
 from rich.cells import cell_len
@@ -69,16 +70,16 @@ def _print(console: Console, table: Table) -> None:
     grid = RichTable(
         box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1), collapse_padding=True, show_edge=False
     )
-    names, rows, needed = _fit(table, console.width)
-    for number, name in enumerate(names):
+    fitted, needed = _fit(table, console.width)
+    for number, title in enumerate(fitted.columns):
         prose = table.columns[number] in table.text_columns
         grid.add_column(
-            Text(name),
+            Text(title),
             justify="left" if number == 0 or prose else "right",
             overflow="fold",
             no_wrap=not prose,
         )
-    for row in rows:
+    for row in fitted.rows:
         grid.add_row(*map(Text, row))
     if table.title:
         console.print(Text(printable(table.title), style="bold"))
@@ -90,8 +91,8 @@ def _print(console: Console, table: Table) -> None:
         console.print(Text(printable(table.note), style="dim"))
 
 
-def _fit(table: Table, width: int) -> tuple[list[str], list[list[str]], int]:
-    """Return the titles, the rows and the width of a table that shows all numbers.
+def _fit(table: Table, width: int) -> tuple[Table, int]:
+    """Return the table with titles and cells that show all numbers, and its width.
 
     If the page is too narrow, titles and the first column are folded; Rich wraps prose.
     """
@@ -113,7 +114,7 @@ def _fit(table: Table, width: int) -> tuple[list[str], list[list[str]], int]:
         spare = width - needed() + _widest([names[0], *(row[0] for row in rows)])
         for row in rows:
             row[0] = _fold(row[0], max(_NAME, spare))
-    return names, rows, needed()
+    return replace(table, columns=tuple(names), rows=tuple(map(tuple, rows))), needed()
 
 
 def _widest(cells: Iterable[str]) -> int:

@@ -23,6 +23,7 @@ from commbench.errors import UsageError
 from commbench.model import Case
 from commbench.reports.sections import natural
 from commbench.stats.worker_profile import LOOP_PARTS, NO_TASKS
+from commbench.store import records
 
 _LOOP, _RECEIVES, _SENDS = 999_999, 1_000_000, 2_000_000
 """The track of the event loop, and the first of fetches that a worker receives, and sends."""
@@ -45,7 +46,7 @@ def render(run: Run) -> str:
     if not events:
         raise UsageError(
             f"{run.manifest.id} has no tasks, and a trace is of these; "
-            f"{run.path / 'samples.jsonl'} has all samples"
+            f"{run.path / records.FILE} has all samples"
         )
     return "[\n" + ",\n".join(json.dumps(event) for event in events) + "\n]\n"
 

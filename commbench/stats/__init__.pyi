@@ -7,6 +7,7 @@ from .inference import CONFIDENCE, MIN_LAUNCHES, median_interval
 from .layer_costs import LATENCY_MODES, additions, load_bandwidths, pingpong_mode, shown_sizes
 from .link_model import link_models
 from .pairs import (
+    counting,
     coverage,
     link_bandwidths,
     moved_bytes,
@@ -49,7 +50,7 @@ from .worker_profile import profile_shares, worker_profiles, worker_times
 __all__ = [
     "CONFIDENCE", "LATENCY_MODES", "MIN_EFFECT", "MIN_LAUNCHES", "MIN_SESSIONS", "N_LOOKS",
     "PublishedComparison", "additions", "between", "case_labels", "comparisons", "costs", "counted",
-    "coverage", "drifts", "ended_by", "idle_cores", "imprecise", "iteration_rows",
+    "counting", "coverage", "drifts", "ended_by", "idle_cores", "imprecise", "iteration_rows",
     "launch_medians", "least_launches", "lines", "link_bandwidths", "link_models",
     "load_bandwidths", "look", "machine", "measured", "measured_quantities", "median_interval",
     "moved_bytes", "n_missing_launches", "next_block", "outer_regions", "pair_bandwidths",

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from commbench.machine.topology.workers import UNKNOWN, find_rack, link_class, rank
-from commbench.model import WorkerPlace
+from commbench.model.observed import WorkerPlace
 
 if TYPE_CHECKING:
     from commbench.analysis.run import Run

@@ -64,7 +64,7 @@ def pair_bandwidths(run: Run) -> PairBandwidths:
     largest counts.
     """
     # Ten million rows of all columns would take a gigabyte.
-    rows = np.flatnonzero(counting(run))
+    rows = np.flatnonzero(run.counting)
     log = run.transfers[[*_PAIR]].iloc[rows].astype("category")
     workers = log["src"].cat.categories.union(log["dst"].cat.categories)
     # The order in which reports show pairs.

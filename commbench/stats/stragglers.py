@@ -49,7 +49,6 @@ from commbench.stats import grouping
 from commbench.stats.grouping import Array
 from commbench.stats.inference import launches_interval
 from commbench.stats.links import moved_workers, positions
-from commbench.stats.pairs import counting
 from commbench.stats.selection import good_launches, in_suite_order
 
 if TYPE_CHECKING:
@@ -399,7 +398,7 @@ def _logs_by_launch(
     """
     case_id, channel = group.iloc[0][["case_id", "channel"]]
     log, n = run.transfers, len(workers) + 1
-    counts = counting(run) & (log["stop_s"] > log["start_s"])
+    counts = run.counting & (log["stop_s"] > log["start_s"])
     counts &= (log["case_id"] == case_id) & (log["channel"] == channel)
     # Workers of other classes have the number 0.
     numbers = np.full(n * n, -1, dtype=np.int32)

@@ -117,7 +117,7 @@ def costs(run: Run) -> pd.DataFrame:
         processes, ``cpu_s_per_GB``, its CPU seconds per gigabyte of these, and ``idle_cores``.
     """
     summaries = run.summaries
-    idle = idle_cores(run).set_index("case_id")["idle_cores"]
+    idle = run.idle_cores.set_index("case_id")["idle_cores"]
     on_cluster = summaries["layer"] == "workload"
     on_wire = summaries["case_id"].map(run.moved_bytes)
     moved = (summaries["payload_bytes"] * 1.0).where(~on_cluster, on_wire)

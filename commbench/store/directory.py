@@ -10,21 +10,25 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fcntl
+import glob
 import json
 import os
 import re
 import weakref
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO
+from typing import BinaryIO, TextIO
 
 from commbench import model
 from commbench.errors import ResultsError, UnwritableError, UsageError
-from commbench.model import Manifest, Record
+from commbench.model import Manifest
+from commbench.model.observed import Failure, LaunchEnd, Record
 from commbench.store import parts, records
 from commbench.store.parts import Parts, writing
 
-_RECORDS = "samples.jsonl"
+LATEST = "latest"
+"""What users write for the newest run in ``results/``."""
 
 
 class RunStore:
@@ -39,7 +43,7 @@ class RunStore:
     def __init__(self, path: Path, manifest: Manifest) -> None:
         self.path = path
         self.manifest = manifest
-        self._file: IO[str] | None = None
+        self._file: TextIO | None = None
 
     @classmethod
     def create(cls, output: Path, manifest: Manifest) -> RunStore:
@@ -84,17 +88,55 @@ class RunStore:
         """Write `record` and flush the file."""
         try:
             file = self._open()
-            with writing(self.path, self.path / _RECORDS):
+            with writing(self.path, self.path / records.FILE):
                 file.write(records.encode(record) + "\n")
                 file.flush()
         except UnwritableError:
             self.close()
             raise
 
-    def _open(self) -> IO[str]:
+    def add_block(
+        self, run: Path, number: int, renamed: Callable[[str], str], notes: list[str]
+    ) -> list[LaunchEnd]:
+        """Add the records of a run with one launch per case as a block; return the ends of these.
+
+        Parameters
+        ----------
+        renamed
+            Returns the message of a failure with the paths that logs have in this run.
+        notes
+            A list to which a sentence is added for each invalid line.
+        """
+        ends: list[LaunchEnd] = []
+        for fields in records.read(run / records.FILE, notes):
+            record = records.from_fields({**fields, "launch": number})
+            if isinstance(record, LaunchEnd):
+                ends.append(dataclasses.replace(record, block=number))
+            elif isinstance(record, Failure):
+                self.append(dataclasses.replace(record, message=renamed(record.message)))
+            else:
+                self.append(record)
+        block = self.parts(f"block-{number}")
+        for kind in records.BULK:
+            for part in parts.closed(run, kind):
+                table = parts.read(part, kind)
+                column = table.schema.get_field_index("launch")
+                launches = [number] * len(table)
+                block.add(table.set_column(column, table.schema.field(column), [launches]))
+        block.close()
+        # A launch without its transfers doesn't count.
+        for end in ends:
+            self.append(end)
+        return ends
+
+    def file(self) -> BinaryIO:
+        """Return the file of the records, for a `Recorder` in the same process."""
+        return self._open().buffer
+
+    def _open(self) -> TextIO:
         if self._file is None:
-            with writing(self.path, self.path / _RECORDS):
-                self._file = _open_for_append(self.path / _RECORDS)
+            with writing(self.path, self.path / records.FILE):
+                self._file = _open_for_append(self.path / records.FILE)
             # It is open from the start on, which keeps others from the run.
             weakref.finalize(self, self._file.close)
         return self._file
@@ -134,7 +176,7 @@ class RunStore:
             self.close()
 
 
-def _open_for_append(path: Path) -> IO[str]:
+def _open_for_append(path: Path) -> TextIO:
     file = path.open("a", encoding="utf-8")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -225,6 +267,26 @@ def is_current(page: Path) -> bool:
         records = (each for each in page.parent.rglob("*") if each.suffix in kinds)
         return all(each.stat().st_mtime_ns <= made for each in records)
     return False
+
+
+def newest_run() -> Path:
+    """Return the directory of the newest run in ``results/``."""
+    if not (made := runs_in(Path("results"))):
+        raise UsageError("there is no run in results/ yet; name a run's directory")
+    return made[-1]
+
+
+def runs_in(folder: Path) -> list[Path]:
+    """Return the directories of the runs in `folder`; the newest is the last."""
+    files = (folder / name for name in glob.glob("*/run.json", root_dir=folder))
+    return sorted((file.parent for file in files), key=_begun)
+
+
+def _begun(run: Path) -> tuple[str, str]:
+    """Return when a run began, and its name: that of a copy may be any."""
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+        return str(json.loads((run / "run.json").read_bytes())["started_at"]), run.name
+    return "", run.name
 
 
 def read_manifest(path: Path) -> Manifest:

@@ -6,15 +6,19 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
-from commbench.model import Record
-from commbench.store import records
-from commbench.store.parts import Batch, Parts
+from commbench.model.observed import Record
+from commbench.store import parts, records
+from commbench.store.parts import Parts
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 PHASE = "# "
 """The beginning of a line of the pipe that is no record, but the name of a phase."""
-Emit = Callable[[Record | Batch], None]
+Emit = Callable[["Record | pa.Table"], None]
+"""Takes a record, or a table of records of one kind."""
 
 
 class Recorder:
@@ -38,8 +42,8 @@ class Recorder:
         self._run, self._name = run, name
         self._parts = Parts(run, name)
 
-    def __call__(self, record: Record | Batch, /) -> None:
-        """Write and flush `record`; a batch may be buffered until the next single record."""
+    def __call__(self, record: Record | pa.Table, /) -> None:
+        """Write and flush `record`; a table may be buffered until the next single record."""
         with self._lock:
             if (single := _add(record, self._parts)) is not None:
                 self._parts.close()
@@ -48,19 +52,19 @@ class Recorder:
     @contextmanager
     def region(self) -> Iterator[Emit]:
         """Buffer records, which count only if the block succeeds."""
-        parts, few = Parts(self._run, self._name), list[Record]()
+        bulk, few = Parts(self._run, self._name), list[Record]()
 
-        def buffer(record: Record | Batch) -> None:
-            if (single := _add(record, parts)) is not None:
+        def buffer(record: Record | pa.Table) -> None:
+            if (single := _add(record, bulk)) is not None:
                 few.append(single)
 
         self.close()
         try:
             yield buffer
         except BaseException:
-            parts.fail()
+            bulk.fail()
             raise
-        parts.close()
+        bulk.close()
         for record in few:
             self._write_line(records.encode(record))
 
@@ -69,7 +73,7 @@ class Recorder:
         self._write_line(f"{PHASE}{name}")
 
     def close(self) -> None:
-        """Write the buffered batches."""
+        """Write the buffered tables."""
         with self._lock:
             self._parts.close()
 
@@ -79,12 +83,12 @@ class Recorder:
             self._pipe.flush()
 
 
-def _add(record: Record | Batch, parts: Parts) -> Record | None:
-    """Add `record` to `parts` if it is a bulk record, else return it."""
-    if isinstance(record, Batch):
-        parts.add(record)
-    elif (kind := type(record).__name__) in records.BULK:
-        parts.add(Batch(kind, {name: [value] for name, value in vars(record).items()}))
+def _add(record: Record | pa.Table, bulk: Parts) -> Record | None:
+    """Add `record` to `bulk` if it is a table or a bulk record, else return it."""
+    if not isinstance(record, Record):
+        bulk.add(record)
+    elif record.in_parts:
+        bulk.add(parts.table(type(record), **vars(record)))
     else:
         return record
     return None
@@ -93,9 +97,9 @@ def _add(record: Record | Batch, parts: Parts) -> Record | None:
 class InMemory(list[Record]):
     """An emitter that keeps records in memory, to measure without a runner."""
 
-    def __call__(self, record: Record | Batch, /) -> None:
-        """Append `record`, or each record of a batch."""
-        self.extend(record.records() if isinstance(record, Batch) else [record])
+    def __call__(self, record: Record | pa.Table, /) -> None:
+        """Append `record`, or each record of a table."""
+        self.extend([record] if isinstance(record, Record) else parts.to_records(record))
 
     def phase(self, name: str) -> None:
         """Ignore the phase."""

@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from commbench.errors import ResultsError, UnwritableError
-from commbench.model import Record
+from commbench.model.observed import Record
 from commbench.store import files
 from commbench.store.records import BULK, FIELDS, KINDS
 
@@ -32,12 +32,14 @@ _MERGED_ROWS = 1_000_000
 """The rows to have in memory when parts are merged."""
 _OPEN, _CLOSED, _FAILED = ".open.parquet", ".parquet", ".failed.parquet"
 _MERGED = "merged"
+_KIND = b"commbench.kind"
+"""The key in the metadata of a table for the kind of its records."""
 _REPLACES = b"commbench.replaces"
 """The key in the metadata of a merged part for the names of the parts that it replaces."""
 
 
 def schema(kind: str) -> pa.Schema:
-    """Return the columns of a table of records of this `kind`.
+    """Return the columns of a table of records of this `kind`, with it in the metadata.
 
     Texts in records of pairs of workers are dictionary-encoded, except for the evidence.
     """
@@ -47,7 +49,8 @@ def schema(kind: str) -> pa.Schema:
     text = pa.dictionary(pa.int32(), pa.string()) if "dst" in fields else pa.string()
     types = {"int": pa.int64(), "float": pa.float64(), "bool": pa.bool_(), "str": text}
     columns = {name: types[kept] for name, kept in fields.items()}
-    return pa.schema(columns | {name: pa.string() for name in {"evidence"} & columns.keys()})
+    columns |= {name: pa.string() for name in {"evidence"} & columns.keys()}
+    return pa.schema(columns, {_KIND: kind})
 
 
 def texts(columns: pa.Schema) -> list[str]:
@@ -57,56 +60,56 @@ def texts(columns: pa.Schema) -> list[str]:
     return [field.name for field in columns if pa.types.is_dictionary(field.type)]
 
 
-@dataclass(frozen=True)
-class Batch:
-    """Records of one `kind`: per field, a constant or a list with one value per record.
+def table(kind: type[Record], /, **columns: Any) -> pa.Table:
+    """Return records of this kind as a table with its `schema`.
+
+    Parameters
+    ----------
+    columns
+        Per field, a constant or a list with one value per record. Fields that are left out have
+        their default.
+
+    Raises
+    ------
+    ValueError
+        If a value does not fit, or the lists differ in length.
 
     Examples
     --------
-    >>> from commbench.model import WireBytes
-    >>> batch = Batch.from_columns(WireBytes, case_id="c", launch=0, iteration=1, src="a",
-    ...                            dst=["b", "c"], nbytes=[5, 6], n_messages=1)
-    >>> [(record.dst, record.nbytes) for record in batch.records()]
+    >>> from commbench.model.observed import WireBytes
+    >>> wire = table(WireBytes, case_id="c", launch=0, iteration=1, src="a", dst=["b", "c"],
+    ...              nbytes=[5, 6], n_messages=1)
+    >>> [(record.dst, record.nbytes) for record in to_records(wire)]
     [('b', 5), ('c', 6)]
     """
+    import pyarrow as pa
+    import pyarrow.compute as pc
 
-    kind: str
-    columns: Mapping[str, Any]
+    defaults = {f.name: f.default for f in fields(kind) if f.default is not MISSING}
+    columns = defaults | columns
+    n_rows = max((len(v) for v in columns.values() if isinstance(v, list)), default=1)
+    wanted = schema(kind.__name__)
+    try:
+        arrays = [_array(columns[field.name], n_rows, field.type) for field in wanted]
+        rows = pa.Table.from_arrays(arrays, schema=wanted)
+    except (pa.ArrowException, OverflowError, TypeError) as error:
+        raise ValueError(f"a {kind.__name__} has a value that does not fit: {error}") from error
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        is_float = pa.types.is_floating(column.type)
+        if is_float and not pc.all(pc.is_finite(column), min_count=0).as_py():
+            raise ValueError(f"a {kind.__name__} has a {name} that is not a finite number")
+    return _checked(rows, wanted)
 
-    @classmethod
-    def from_columns(cls, kind: type[Any], **columns: Any) -> Batch:
-        """Return a batch of records of this kind; fields that are left out have their default."""
-        defaults = {f.name: f.default for f in fields(kind) if f.default is not MISSING}
-        return cls(kind.__name__, defaults | columns)
 
-    def table(self) -> pa.Table:
-        """Return the records as a table with the `schema` of their kind.
+def table_kind(table: pa.Table) -> str:
+    """Return the kind of the records in a table with its `schema`."""
+    return str(table.schema.metadata[_KIND].decode())
 
-        Raises
-        ------
-        ValueError
-            If a value does not fit, or the lists differ in length.
-        """
-        import pyarrow as pa
-        import pyarrow.compute as pc
 
-        n_rows = max(len(v) for v in self.columns.values() if isinstance(v, list))
-        wanted = schema(self.kind)
-        try:
-            arrays = [_array(self.columns[field.name], n_rows, field.type) for field in wanted]
-            table = pa.Table.from_arrays(arrays, schema=wanted)
-        except (pa.ArrowException, OverflowError, TypeError) as error:
-            raise ValueError(f"a {self.kind} has a value that does not fit: {error}") from error
-        for name, column in zip(table.column_names, table.columns, strict=True):
-            is_float = pa.types.is_floating(column.type)
-            if is_float and not pc.all(pc.is_finite(column), min_count=0).as_py():
-                raise ValueError(f"a {self.kind} has a {name} that is not a finite number")
-        return _checked(table, wanted)
-
-    def records(self) -> Iterator[Record]:
-        """Yield the records."""
-        for row in self.table().to_pylist():
-            yield KINDS[self.kind](**row)
+def to_records(table: pa.Table) -> Iterator[Record]:
+    """Yield the records in a table with the `schema` of their kind."""
+    for row in table.to_pylist():
+        yield KINDS[table_kind(table)](**row)
 
 
 def _array(values: Any, n_rows: int, kind: pa.DataType) -> pa.Array:
@@ -161,13 +164,9 @@ class Parts:
         self._flushed_at = time.monotonic()
         self._written: list[Path] = []
 
-    def add(self, batch: Batch) -> None:
+    def add(self, table: pa.Table) -> None:
         """Add records, and flush if there are many, or the last flush was long ago."""
-        self.add_table(batch.kind, batch.table())
-
-    def add_table(self, kind: str, table: pa.Table) -> None:
-        """Add the records in a table with the `schema` of their kind."""
-        self._tables.setdefault(kind, []).append(table)
+        self._tables.setdefault(table_kind(table), []).append(table)
         self._n_rows += len(table)
         late = time.monotonic() - self._flushed_at > FLUSH_SECONDS
         if self._n_rows >= FLUSH_ROWS or late:
@@ -186,7 +185,8 @@ class Parts:
             with writing(self._run, folder):
                 folder.mkdir(parents=True, exist_ok=True)
                 try:
-                    pq.write_table(pa.concat_tables(tables).unify_dictionaries(), path)
+                    table = pa.concat_tables(tables).unify_dictionaries()
+                    pq.write_table(table.replace_schema_metadata(), path)
                 except OSError:
                     path.unlink(missing_ok=True)
                     raise

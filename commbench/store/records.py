@@ -11,13 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from commbench.errors import ResultsError
-from commbench.model import Record
+from commbench.model.observed import Record
 
 if TYPE_CHECKING:
     import cattrs
 
 _T = TypeVar("_T")
 
+FILE = "samples.jsonl"
+"""The file of all records but bulk ones, in the directory of a run."""
 KINDS: dict[str, type[Any]] = {**Record.kinds}
 FIELDS = {
     name: {f.name: str(f.type) for f in dataclasses.fields(kind)} for name, kind in KINDS.items()
@@ -46,7 +48,11 @@ def encode(record: Record) -> str:
 
 def decode(line: str | bytes) -> Record:
     """Return the record in a line of ``encode``; another line is a ValueError."""
-    fields = parse(line)
+    return from_fields(parse(line))
+
+
+def from_fields(fields: dict[str, Any]) -> Record:
+    """Return the record with the fields of ``parse``."""
     record: Record = KINDS[fields.pop("record")](**fields)
     return record
 

@@ -21,7 +21,7 @@ def rows(run: Path, notes: list[str]) -> dict[str, list[dict[str, Any]]]:
     rows_by_kind: dict[str, list[dict[str, Any]]] = {
         kind: [] for kind in records.KINDS if kind not in records.BULK
     }
-    for fields in records.read(run / "samples.jsonl", notes):
+    for fields in records.read(run / records.FILE, notes):
         rows_by_kind[fields.pop("record")].append(fields)
     return rows_by_kind
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from commbench.errors import UsageError
 from commbench.harness.cases import shuffled
 from commbench.machine import process
-from commbench.model import Failure, LaunchEnd, Manifest, Record
-from commbench.store import directory, files, parts, records
+from commbench.model import Manifest
+from commbench.store import directory, files
 from commbench.studies import commits
 from commbench.studies.commits import Environment
 from commbench.workloads.user_code import AB
@@ -175,35 +175,19 @@ def _add(path: Path, into: directory.RunStore, number: int, said: str) -> tuple[
 
     These end with its standard error, `said`, if it did not.
     """
-    notes: list[str] = []
-    ends: list[LaunchEnd] = []
     logs, kept = path / "logs", into.path / "logs" / f"block-{number}"
-    moved = str(logs.absolute()), str(kept.absolute())
-    for fields in records.read(path / "samples.jsonl", notes):
-        record: Record = records.KINDS[fields.pop("record")](**{**fields, "launch": number})
-        if isinstance(record, LaunchEnd):
-            ends.append(replace(record, block=number))
-            continue
-        if isinstance(record, Failure):
-            record = replace(record, message=record.message.replace(*moved))
-        into.append(record)
-    block = into.parts(f"block-{number}")
-    for kind in records.BULK:
-        for part in parts.closed(path, kind):
-            table = parts.read(part, kind)
-            column = table.schema.get_field_index("launch")
-            launches = [number] * len(table)
-            block.add_table(kind, table.set_column(column, table.schema.field(column), [launches]))
-    block.close()
-    # A launch without its transfers doesn't count.
-    for end in ends:
-        into.append(end)
+    notes: list[str] = []
+
+    def renamed(text: str) -> str:
+        return text.replace(str(logs.absolute()), str(kept.absolute()))
+
+    ends = into.add_block(path, number, renamed, notes)
     if logs.exists():
         with suppress(OSError):
             shutil.move(logs, kept)
     # A measurement that crashed lacks ends.
     ok = all(end.ok for end in ends) and len(ends) == len(into.manifest.suite.cases)
-    return ok, notes if ok else [*notes, said.replace(*moved)]
+    return ok, notes if ok else [*notes, renamed(said)]
 
 
 def validate_arguments(given: Sequence[str]) -> tuple[str, ...]:

@@ -9,18 +9,22 @@ from __future__ import annotations
 
 import platform
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from commbench import backends
-from commbench.model import Manifest, Record, registry
+from commbench.model import Manifest, registry
+from commbench.model.observed import Record
 from commbench.store.emitter import Emit, Recorder
-from commbench.store.parts import Batch
+from commbench.store.parts import table_kind
 from commbench.store.records import FIELDS
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _KEPT = {
     "case_id", "layer", "tool", "channel", "action", "transport", "contradiction", "cpus",
@@ -58,7 +62,7 @@ class AnonymousRecorder:
         # The manifest has it, too: rules ask whether the workers are there.
         self._labels["host"][platform.node()] = _HERE
 
-    def __call__(self, record: Record | Batch, /) -> None:
+    def __call__(self, record: Record | pa.Table, /) -> None:
         """Write `record`."""
         self._recorder(self._renamed(record))
 
@@ -69,23 +73,23 @@ class AnonymousRecorder:
             yield lambda record: keep(self._renamed(record))
 
     def close(self) -> None:
-        """Write the buffered batches."""
+        """Write the buffered tables."""
         self._recorder.close()
 
     def _renamed(self, record: Any) -> Any:
-        is_batch = isinstance(record, Batch)
-        kind = record.kind if is_batch else type(record).__name__
-        columns = dict(record.columns if is_batch else vars(record))
-        for field, type_name in FIELDS[kind].items():
-            kept = field in _KEPT or (field == "name" and kind in _KEPT_NAMES)
-            if type_name != "str" or kept:
-                continue
-            noun, texts = _NOUNS.get(field, field.replace("_", "-")), columns[field]
-            several = isinstance(texts, list)
-            columns[field] = (
-                [self._label(noun, text) for text in texts] if several else self._label(noun, texts)
-            )
-        return Batch(kind, columns) if is_batch else type(record)(**columns)
+        is_single = isinstance(record, Record)
+        kind = type(record).__name__ if is_single else table_kind(record)
+        labels = {
+            field: partial(self._label, _NOUNS.get(field, field.replace("_", "-")))
+            for field, type_name in FIELDS[kind].items()
+            if type_name == "str" and field not in _KEPT
+            if not (field == "name" and kind in _KEPT_NAMES)
+        }
+        if is_single:
+            return replace(record, **{f: label(getattr(record, f)) for f, label in labels.items()})
+        for field, label in labels.items():
+            record = _with_texts(record, field, label)
+        return record
 
     def _label(self, noun: str, text: str) -> str:
         if not text or text in _KEPT_TEXTS.get(noun, ()) or (noun == "worker" and text.isdigit()):
@@ -99,6 +103,17 @@ class AnonymousRecorder:
             kept = next((f"-{name}" for name in parts if name in text), "")
             known[text] = f"{noun}-{len(known) + 1}{kept}"
         return known[text]
+
+
+def _with_texts(table: pa.Table, name: str, label: Callable[[str], str]) -> pa.Table:
+    """Return `table` with the labels of the texts in a column."""
+    import pyarrow as pa
+
+    number, field = table.schema.get_field_index(name), table.schema.field(name)
+    texts = table.column(name).combine_chunks().dictionary_encode()
+    labels = pa.array(map(label, texts.dictionary.to_pylist()), "str")
+    column = pa.DictionaryArray.from_arrays(texts.indices, labels).cast(field.type)
+    return table.set_column(number, field, column)
 
 
 @cache

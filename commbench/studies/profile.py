@@ -41,24 +41,10 @@ from commbench.harness.measure.plugins import Profiler
 from commbench.launchers import members
 from commbench.launchers.base import SCHEDULER, RunningCluster
 from commbench.machine import cores, environment
-from commbench.model import (
-    USER_CODE,
-    Case,
-    ClusterSpec,
-    CoreUse,
-    Failure,
-    Graph,
-    Launch,
-    LaunchEnd,
-    LineTime,
-    Manifest,
-    Record,
-    Region,
-    Suite,
-)
-from commbench.store import directory
+from commbench.model import USER_CODE, Case, ClusterSpec, Launch, Manifest, Suite
+from commbench.model.observed import CoreUse, Failure, Graph, LaunchEnd, LineTime, Record, Region
+from commbench.store import directory, parts
 from commbench.store.emitter import Recorder
-from commbench.store.parts import Batch
 from commbench.studies.anonymous import AnonymousRecorder, anonymous
 from commbench.studies.submissions import Submissions, statement
 from commbench.workloads import user_code
@@ -660,7 +646,7 @@ class _Observer:
         with plugins.installed(cluster, *meters):
             store = self._store = self._make_store(name)
             self._run = ProfiledRun(self, store.path, store.manifest)
-            file = (store.path / "samples.jsonl").open("ab")
+            file = store.file()
             recorder = Recorder(file, store.path, "profile")
             self._emit = AnonymousRecorder(recorder) if self._anonymize else recorder
             try:
@@ -693,7 +679,7 @@ class _Observer:
         with suppress(Exception):
             # The loop of an asynchronous client may have ended.
             self._cluster.client.sync(_stop_counting, callback_timeout=5)
-        for close in (self._emit.close, file.close, self._store.finish):
+        for close in (self._emit.close, file.flush, self._store.finish):
             try:
                 close()
             except (OSError, CommbenchError) as error:
@@ -968,7 +954,7 @@ class _Observer:
                 number, client_ids, keys, received_s, n_tasks = map(list, zip(*graphs, strict=True))
                 sent = map(self._submissions.take, client_ids, keys)
                 codes, nbytes, send_s = map(list, zip(*sent, strict=True))
-                keep(Batch.from_columns(
+                keep(parts.table(
                     Graph, **common, number=number, received_s=received_s, n_tasks=n_tasks,
                     code=codes, nbytes=nbytes, send_seconds=send_s,
                 ))  # fmt: skip
@@ -991,7 +977,7 @@ class _Observer:
             common = record_keys.keys(region.launch, region.number)
             roles, names, codes = map(list, zip(*seconds, strict=True))
             spent_s = [*seconds.values()]
-            self._emit(Batch.from_columns(
+            self._emit(parts.table(
                 LineTime, **common, role=roles, name=names, code=codes, seconds=spent_s,
             ))  # fmt: skip
 

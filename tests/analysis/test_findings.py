@@ -31,7 +31,7 @@ from commbench.analysis import findings
 from commbench.analysis.findings import CaseRecords, Rule
 from commbench.errors import ResultsError
 from commbench.harness import vary
-from commbench.model import ClusterSpec, Effect, Finding, Placement, registry
+from commbench.model import ClusterSpec, Effect, Finding, Placement, observed, registry
 from commbench.reports import findings as sentences
 
 CASE = builders.case()
@@ -114,7 +114,7 @@ def changed(records, role, worker="1", **times):
     """Return `records` with other times of the threads with this role of a worker."""
     return [
         dataclasses.replace(each, **times)
-        if isinstance(each, model.ThreadTime) and (each.worker, each.role) == (worker, role)
+        if isinstance(each, observed.ThreadTime) and (each.worker, each.role) == (worker, role)
         else each
         for each in records
     ]  # fmt: skip
@@ -124,7 +124,7 @@ def bound(records, *cpus):
     """Return `records` with these CPUs for the workers, or the same ones for all."""
     return [
         dataclasses.replace(each, cpus=cpus[int(each.worker) % len(cpus)])
-        if isinstance(each, model.WorkerPlace) else each
+        if isinstance(each, observed.WorkerPlace) else each
         for each in records
     ]  # fmt: skip
 
@@ -232,7 +232,7 @@ def test_nothing_is_fine_about_a_backend_that_is_slower_than_another():
         )
     records = [
         dataclasses.replace(each, seconds=each.seconds * (1 + each.launch / 100))
-        if isinstance(each, model.Sample) else each
+        if isinstance(each, observed.Sample) else each
         for each in records
     ]  # fmt: skip
     run = builders.in_memory([CASE, slow], records, environment=CORES)
@@ -266,7 +266,7 @@ def test_a_backend_that_was_found_to_be_faster_is_the_remedy():
 def test_the_remedy_of_a_backend_says_what_it_needs_between_hosts():
     records = [
         dataclasses.replace(each, host_id=each.worker)
-        if isinstance(each, model.WorkerPlace)
+        if isinstance(each, observed.WorkerPlace)
         else each
         for each in [*iterations(CASE), *exchange(CASE)]
     ]
@@ -324,8 +324,8 @@ def test_a_backend_with_other_settings_or_bytes_shows_nothing_about_this_one():
             for each in [*iterations(case, n=3, wall=wall), *exchange(case)]
         ]  # fmt: skip
         wire = [
-            model.WireBytes(case_id=case.id, launch=launch, iteration=0, src="0", dst="1",
-                            nbytes=size, n_messages=10)
+            observed.WireBytes(case_id=case.id, launch=launch, iteration=0, src="0", dst="1",
+                               nbytes=size, n_messages=10)
             for launch in range(3) for case, size in zip(cases, (10**8, nbytes), strict=True)
         ]  # fmt: skip
         run = builders.in_memory(cases, [*records, *wire], environment=CORES)
@@ -354,7 +354,7 @@ def test_what_the_run_has_measured_is_not_untested():
 def test_settings_for_memory_of_one_host_are_no_remedy_elsewhere(device, hosts):
     case = case_of(device=device)
     both = exchange(case)
-    records = [each for each in iterations(case) if not isinstance(each, model.WorkerPlace)]
+    records = [each for each in iterations(case) if not isinstance(each, observed.WorkerPlace)]
     places = [place(case, str(n), host_id=host) for n, host in enumerate(hosts)]
     trials = found(case, [*records, *launches(*places), *both])["bandwidth"].trials
     assert {trial["backend"] for trial in trials} == {"mpi", "ucx"}
@@ -413,7 +413,7 @@ def test_the_effect_of_a_remedy_that_was_measured_is_the_measured_one(order):
         ]  # fmt: skip
         return [
             dataclasses.replace(each, seconds=each.seconds * (1 + each.launch / 100))
-            if isinstance(each, model.Sample) else each
+            if isinstance(each, observed.Sample) else each
             for each in every
         ]  # fmt: skip
 
@@ -1020,8 +1020,8 @@ def test_data_in_few_tasks_keep_the_scheduler_busy():
         assert "scheduler-data" not in found(CASE, [*some, *many])
     # Results that the client gathers are another cause.
     wire = [
-        model.WireBytes(case_id=CASE.id, launch=launch, iteration=0, src="0", dst="",
-                        nbytes=10**9, n_messages=100)
+        observed.WireBytes(case_id=CASE.id, launch=launch, iteration=0, src="0", dst="",
+                           nbytes=10**9, n_messages=100)
         for launch in range(6)
     ]  # fmt: skip
     by_rule = found(CASE, [*busy, *tasks, *wire])
@@ -1231,7 +1231,7 @@ def test_others_use_nothing_of_a_quota():
     assert "other programs" not in found(CASE, records, quota)["few-cores"].statement
     # Of workers on several hosts, nobody knows how much the case uses.
     apart = [place(CASE, n, host=n, host_id=n, launch=launch) for n in "01" for launch in range(6)]
-    elsewhere = [each for each in records if not isinstance(each, model.WorkerPlace)]
+    elsewhere = [each for each in records if not isinstance(each, observed.WorkerPlace)]
     finding = found(CASE, [*elsewhere, *apart])["few-cores"]
     assert finding.statement.endswith("share the cores with other programs, which use 40% of them")
     assert finding.effect.share == pytest.approx(0.3, abs=0.01)
@@ -1253,13 +1253,13 @@ def test_bytes_that_are_slow_to_serialize_need_no_faster_backend():
 def test_the_cores_of_other_hosts_are_not_too_few_for_short_waits():
     records = [
         dataclasses.replace(each, host_id="b", host="b")
-        if isinstance(each, model.WorkerPlace) and each.worker == "1" else each
+        if isinstance(each, observed.WorkerPlace) and each.worker == "1" else each
         for each in iterations(CASE, tasks={"cpu_seconds": 3.0, "wait_seconds": 1.5})
     ]  # fmt: skip
     assert "few-cores" not in found(CASE, records)
     longer = [
         dataclasses.replace(each, wait_seconds=3.0)
-        if isinstance(each, model.ThreadTime) and each.role == "tasks" else each
+        if isinstance(each, observed.ThreadTime) and each.role == "tasks" else each
         for each in records
     ]  # fmt: skip
     assert "few-cores" in found(CASE, longer)
@@ -1385,7 +1385,7 @@ def test_a_slow_disk_is_named_by_its_file_system(kinds, named, advice):
     disk = [("execute", "disk-read", 2.0), ("p2p", "background-disk disk-write", 2.0)]
     places = [builders.place(case, str(n), file_system=kind) for n, kind in enumerate(kinds)]
     known = [
-        each for each in iterations(case, activities=disk) if type(each) is not model.WorkerPlace
+        each for each in iterations(case, activities=disk) if type(each) is not observed.WorkerPlace
     ]
     findings = found(case, [*known, *launches(spill(case, 5 * 10**8)), *places])
     for rule in ("spilling", "p2p-disk"):

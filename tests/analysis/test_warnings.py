@@ -22,7 +22,8 @@ from builders import (
 
 from commbench import stats
 from commbench.analysis import warnings
-from commbench.model import ClusterSpec, IdleCost, Sample, Stopping
+from commbench.model import ClusterSpec, Stopping
+from commbench.model.observed import IdleCost, Sample
 from commbench.stats.comparison import COMPRESSION
 
 CASE = builders.case(launches=8)

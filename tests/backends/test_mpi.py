@@ -13,7 +13,7 @@ from commbench import backends
 from commbench.backends import mpi
 from commbench.backends.mpi_endpoints import MpiEndpoint
 from commbench.errors import UsageError
-from commbench.model import Sample, TransportUsed
+from commbench.model.observed import Sample, TransportUsed
 
 LINE = "[1.2] [vm:7 :1] ucp_worker.c:1912 UCX  INFO    ucp_context_0 {} cfg#1 tag({})  rma(x)\n"
 

@@ -16,7 +16,8 @@ from commbench import backends
 from commbench.harness.cases import cases_for
 from commbench.harness.launch import run_launch
 from commbench.harness.measure import cluster, plugins
-from commbench.model import ClusterSpec, Launch, Sample
+from commbench.model import ClusterSpec, Launch
+from commbench.model.observed import Sample
 from commbench.store.emitter import InMemory
 
 N_PAIRS = 12

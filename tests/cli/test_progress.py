@@ -12,7 +12,8 @@ import pytest
 from launching import make_launch
 
 from commbench.cli import progress
-from commbench.model import Launch, Manifest, Phase, Stopping, Suite
+from commbench.model import Launch, Manifest, Stopping, Suite
+from commbench.model.observed import Phase
 
 CASE = builders.case()
 RUN = Manifest(

@@ -14,7 +14,8 @@ from processes import invoke, usage_error
 
 from commbench import load
 from commbench.cli import regressions
-from commbench.model import ClusterSpec, Sample, Stopping
+from commbench.model import ClusterSpec, Stopping
+from commbench.model.observed import Sample
 from commbench.reports import verdicts
 
 STEADY = [1.0, 1.01, 1.02, 1.03, 1.04, 1.05]

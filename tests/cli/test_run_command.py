@@ -32,7 +32,7 @@ from commbench.harness import cases, options, runner
 from commbench.machine import environment
 from commbench.model import Stopping
 from commbench.reports import opening
-from commbench.store import parts
+from commbench.store import directory, parts
 from commbench.store.directory import RunStore
 
 
@@ -456,7 +456,7 @@ def test_latest_is_the_newest_run_in_results(arguments, results, monkeypatch):
     assert "20260101" not in text
     assert "there is no run in results/" not in text
     assert load("latest").manifest.id == "20260102-000000-merge"
-    monkeypatch.setattr("commbench.harness.options.runs_in", lambda _: [])
+    monkeypatch.setattr("commbench.store.directory.runs_in", lambda _: [])
     result = invoke(*arguments.split())
     assert result.exit_code == 2
     assert "there is no run in results/ yet" in result.output
@@ -477,7 +477,7 @@ def test_a_copy_of_an_old_run_is_not_the_newest(results):
     copy = json.loads((shutil.copytree(old, results / "baseline") / "run.json").read_bytes())
     copy["started_at"] = "2026-01-01T00:00:00+00:00"
     (results / "baseline" / "run.json").write_text(json.dumps(copy))
-    assert options.runs_in(results)[-1] == new
+    assert directory.runs_in(results)[-1] == new
 
 
 def test_open_writes_and_shows_the_page_of_the_latest_run(results, monkeypatch):

@@ -5,9 +5,8 @@ import random
 import builders as b
 import generated
 
-from commbench import model
 from commbench.harness.cases import cases_for
-from commbench.model import ClusterSpec
+from commbench.model import ClusterSpec, observed
 
 _N_WORKERS = 4
 _N_TRANSFERS = 20_000
@@ -69,7 +68,7 @@ def gpus(output):
                     b.address(case, str(worker), f"ucx://10.0.0.{host + 1}:{40_000 + worker}"),
                 ]  # fmt: skip
             memory = "RMM 26.10 PoolMemoryResource; CuPy by rmm"
-            records.append(b.setting(case, model.GPU_MEMORY, memory, launch=launch))
+            records.append(b.setting(case, observed.GPU_MEMORY, memory, launch=launch))
         for src, dst in _pairs(8):
             name = "cuda_ipc" if src // 4 == dst // 4 else "rc_mlx5/mlx5_0:1"
             records.append(b.transport(case, name, src=str(src), dst=str(dst)))

@@ -11,7 +11,8 @@ import trees
 
 from commbench.harness.cases import cases_for, make_suite, plan
 from commbench.machine import environment
-from commbench.model import ClusterSpec, Failure, Record
+from commbench.model import ClusterSpec
+from commbench.model.observed import Failure, Record
 
 FAKES = Path(__file__).parent / "fakes"
 

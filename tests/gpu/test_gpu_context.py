@@ -13,7 +13,8 @@ from commbench.errors import LaunchError, UnavailableError
 from commbench.harness import runner
 from commbench.harness.measure import conditions
 from commbench.machine import gpu
-from commbench.model import Case, ClusterSpec, Setting
+from commbench.model import Case, ClusterSpec
+from commbench.model.observed import Setting
 
 SPEC = ClusterSpec(device="gpu", rmm_pool="1GB")
 _NAMES = ("cupy", "cupyx", "rmm", "numba", "dask_cuda")

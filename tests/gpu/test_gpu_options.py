@@ -15,7 +15,8 @@ from commbench.machine import environment, gpu
 from commbench.machine.installed import install_command
 from commbench.machine.topology.hosts import Gpu, Host
 from commbench.machine.topology.workers import auto
-from commbench.model import GPU_MEMORY, Case, ClusterSpec, Placement, registry
+from commbench.model import Case, ClusterSpec, Placement, registry
+from commbench.model.observed import GPU_MEMORY
 
 SPEC = ClusterSpec(device="gpu")
 EVERYTHING = {"cupy", "rmm", "numba", "cudf", "dask_cudf", "dask_cuda", "mpi4py"}

@@ -9,7 +9,7 @@ import sshd
 from fake_machine import launch, of_kind
 
 from commbench.launchers.mpirun import _ranks
-from commbench.model import Failure, TransportUsed, WorkerPlace
+from commbench.model.observed import Failure, TransportUsed, WorkerPlace
 
 pytestmark = pytest.mark.usefixtures("two_gpus")
 BLOCKS = {"sizes": (65536,)}

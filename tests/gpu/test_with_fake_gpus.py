@@ -3,7 +3,7 @@
 import pytest
 from fake_machine import launch, of_kind
 
-from commbench.model import Failure, Sample, Setting, TransportUsed, WorkerPlace
+from commbench.model.observed import Failure, Sample, Setting, TransportUsed, WorkerPlace
 
 pytestmark = pytest.mark.usefixtures("two_gpus")
 LAYERS = ("raw", "coroutine", "comm", "worker")

@@ -17,7 +17,7 @@ from processes import until
 
 from commbench.harness import p2p, transfers, wire
 from commbench.harness.measure import traffic
-from commbench.model import TransferRecord
+from commbench.model.observed import TransferRecord
 from commbench.workloads.placement import rebalance
 
 WHERE = {"case_id": "a case", "launch": 0, "iteration": 0}

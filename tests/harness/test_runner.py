@@ -20,11 +20,9 @@ from commbench.harness import runner
 from commbench.harness.cases import cases_for
 from commbench.launchers.local import nanny_environment
 from commbench.machine.process import MARK
-from commbench.model import (
-    Case,
-    ClusterSpec,
+from commbench.model import Case, ClusterSpec, Launch
+from commbench.model.observed import (
     Failure,
-    Launch,
     LaunchEnd,
     Phase,
     Sample,

@@ -10,7 +10,7 @@ from launching import make_launch
 
 from commbench.harness import spill_counters
 from commbench.harness.measure import cluster as measuring
-from commbench.model import Spill
+from commbench.model.observed import Spill
 
 MB = 10**6
 LAUNCH = make_launch(builders.case(), 2)

@@ -12,7 +12,7 @@ from processes import until
 
 from commbench.harness import transfers
 from commbench.harness.measure import traffic
-from commbench.model import LogCount, TransferRecord
+from commbench.model.observed import LogCount, TransferRecord
 
 WHERE = {"case_id": "a case", "launch": 3, "iteration": 2}
 ONE_FETCH = LogCount(

@@ -25,7 +25,8 @@ from commbench.harness.measure import plugins, traffic
 from commbench.harness.transfers import TransferLog
 from commbench.launchers import external, members
 from commbench.launchers.external import ExternalLauncher
-from commbench.model import ClusterSpec, Failure, Sample
+from commbench.model import ClusterSpec
+from commbench.model.observed import Failure, Sample
 
 
 @pytest.fixture(scope="module")

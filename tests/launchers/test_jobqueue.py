@@ -22,7 +22,8 @@ from commbench.harness import runner
 from commbench.harness.cases import cases_for, unmet
 from commbench.launchers import jobqueue, local, members
 from commbench.machine import process
-from commbench.model import ClusterSpec, Sample, registry
+from commbench.model import ClusterSpec, registry
+from commbench.model.observed import Sample
 
 # Imported before a test changes its configuration, which would remove its defaults.
 pytest.importorskip("dask_jobqueue")

@@ -16,7 +16,8 @@ from commbench.harness.cases import cases_for
 from commbench.launchers import mpirun
 from commbench.launchers.mpirun import MpirunLauncher
 from commbench.machine import installed
-from commbench.model import ClusterSpec, CoreUse, Failure, Sample, TransportUsed
+from commbench.model import ClusterSpec
+from commbench.model.observed import CoreUse, Failure, Sample, TransportUsed
 
 needs_mpi = pytest.mark.skipif(
     importlib.util.find_spec("dask_mpi") is None, reason="dask-mpi is not installed"

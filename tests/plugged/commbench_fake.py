@@ -16,11 +16,11 @@ from typing import Any
 
 from commbench.backends.base import Backend, Transport, Unavailability
 from commbench.errors import UsageError, VerificationError
-from commbench.model import (
+from commbench.model import Launch
+from commbench.model.observed import (
     Activity,
     Graph,
     IdleCost,
-    Launch,
     LineTime,
     LogCount,
     Record,

@@ -54,7 +54,7 @@ def test_drift_follows_the_order_in_time_over_all_sizes(recorded):
         for i in range(3)
     ]
     ends = [
-        builders.model.LaunchEnd(
+        builders.observed.LaunchEnd(
             case_id=case.id, launch=launch, block=block, position=0, ok=True, seconds=1.0
         )
         for launch, block in enumerate(blocks)

@@ -16,7 +16,7 @@ import pytest
 
 from commbench import Run, load, model
 from commbench.errors import ResultsError, UnwritableError, UsageError
-from commbench.model import Record
+from commbench.model.observed import Record
 from commbench.store import files, parts, records
 from commbench.store.directory import RunStore, new_run_id
 from commbench.store.records import TABLES
@@ -45,10 +45,9 @@ def rows(run):
 
 
 def test_every_kind_of_record_has_a_frame():
-    assert {*Run.__annotations__} == {*TABLES}
-    for name, kind in Record.kinds.items():
+    assert {*TABLES} <= {*dir(Run)}
+    for kind in Record.kinds.values():
         assert kind.__doc__ == vars(Run)[kind.table].__doc__
-        assert getattr(model, name) is kind, "commbench/model/__init__.pyi exports it"
 
 
 def test_a_record_that_is_defined_is_a_kind(monkeypatch):

@@ -7,10 +7,11 @@ import threading
 import builders
 import pytest
 
-from commbench import model
 from commbench.errors import UnwritableError
+from commbench.model import observed
+from commbench.store import parts
 from commbench.store.emitter import InMemory, Recorder
-from commbench.store.parts import Batch, closed
+from commbench.store.parts import closed
 from commbench.store.records import decode
 
 CASE = builders.case()
@@ -33,7 +34,7 @@ def arrived(end):
 def transfers(count):
     """Return a batch of transfers with the sizes 0, 1, and so on."""
     fields = {**vars(builders.transfer(CASE, 0, 1)), "nbytes": list(range(count))}
-    return Batch.from_columns(model.TransferRecord, **fields)
+    return parts.table(observed.TransferRecord, **fields)
 
 
 def emit_region(emit, check=None, error=None):
@@ -136,7 +137,7 @@ def test_lines_stay_whole_when_threads_write_at_once(recorder):
         other.start()
     other.join()
     reader.join()
-    seconds = [record.seconds for record in records if isinstance(record, model.Sample)]
+    seconds = [record.seconds for record in records if isinstance(record, observed.Sample)]
     assert seconds == [float(number) for number in range(2000)]
 
 

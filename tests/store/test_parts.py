@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from commbench.errors import ResultsError
-from commbench.model import TaskRecord, TransferRecord, WireBytes
+from commbench.model.observed import TaskRecord, TransferRecord, WireBytes
 from commbench.store import parts
-from commbench.store.parts import Batch, Parts, closed, merge
+from commbench.store.parts import Parts, closed, merge
 
 CASE = builders.case()
 TRANSFER = builders.transfer(CASE, 0.0, 1.0)
@@ -21,7 +21,7 @@ TRANSFER = builders.transfer(CASE, 0.0, 1.0)
 def write(run, name, *sizes, end="close"):
     """Write transfers of these sizes as a part, and end it: ``close``, ``fail`` or ``flush``."""
     region = Parts(run, name)
-    region.add(Batch.from_columns(TransferRecord, **{**vars(TRANSFER), "nbytes": list(sizes)}))
+    region.add(parts.table(TransferRecord, **{**vars(TRANSFER), "nbytes": list(sizes)}))
     getattr(region, end)()
 
 
@@ -47,12 +47,12 @@ def test_value_of_another_type_is_refused(column, value):
     """What a worker sends must not make a part that can't be read."""
     columns = {**vars(TRANSFER), "nbytes": [1, 2], column: value}
     with pytest.raises((ValueError, AttributeError)):
-        Batch.from_columns(TransferRecord, **columns).table()
+        parts.table(TransferRecord, **columns)
 
 
 def test_surrogates_become_unicode():
     columns = {**vars(builders.wire(CASE, 1)), "dst": ["\udc80"]}
-    (record,) = Batch.from_columns(WireBytes, **columns).records()
+    (record,) = parts.to_records(parts.table(WireBytes, **columns))
     assert record.dst == "?"
 
 
@@ -68,7 +68,7 @@ def test_part_is_written_when_it_has_many_rows(tmp_path, monkeypatch):
     region = Parts(tmp_path, "a")
     for size in range(5):
         columns = {**vars(TRANSFER), "nbytes": [size, size]}
-        region.add(Batch.from_columns(TransferRecord, **columns))
+        region.add(parts.table(TransferRecord, **columns))
     assert names(tmp_path) == ["a.open.parquet"] * 2
     region.close()
     assert sorted(sizes(tmp_path)) == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
@@ -77,7 +77,7 @@ def test_part_is_written_when_it_has_many_rows(tmp_path, monkeypatch):
 
 def test_part_is_written_when_the_last_one_is_old(tmp_path, monkeypatch):
     monkeypatch.setattr(parts, "FLUSH_SECONDS", -1.0)
-    Parts(tmp_path, "a").add(Batch.from_columns(TransferRecord, **vars(TRANSFER) | {"nbytes": [1]}))
+    Parts(tmp_path, "a").add(parts.table(TransferRecord, **vars(TRANSFER) | {"nbytes": [1]}))
     assert names(tmp_path) == ["a.open.parquet"]
 
 
@@ -146,10 +146,10 @@ def test_merging_leaves_all_parts_if_one_is_damaged(tmp_path):
     assert len(closed(tmp_path, "TransferRecord")) == 2
 
 
-def test_batch_without_a_column_has_the_default_of_its_field():
-    columns = {"worker": "0", "thread": 1, "name": "add", "action": "compute", "stop_s": 1.0}
-    keys = {"case_id": CASE.id, "launch": 0, "iteration": 0}
-    (task,) = Batch.from_columns(TaskRecord, **keys, **columns, start_s=[0.0]).records()
+def test_table_without_a_column_has_the_default_of_its_field():
+    columns = {"worker": "0", "thread": 1, "name": "add", "action": "compute"}
+    keys = {"case_id": CASE.id, "launch": 0, "iteration": 0, "start_s": 0.0, "stop_s": 1.0}
+    (task,) = parts.to_records(parts.table(TaskRecord, **keys, **columns))
     assert (task.key, task.nbytes) == ("", 0)
 
 

@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commbench import load
-from commbench.store import records
+from commbench.store import parts, records
 from commbench.store.directory import RunStore
-from commbench.store.parts import Batch
 from commbench.store.records import BULK, KINDS, decode, encode
 
 CASE = builders.case()
@@ -47,7 +46,7 @@ def test_record_survives_a_batch(record):
     first = next(iter(as_lists))
     constants = {**vars(record), first: as_lists[first]}
     for columns in (as_lists, constants):
-        assert list(Batch.from_columns(type(record), **columns).records()) == [record] * 2
+        assert [*parts.to_records(parts.table(type(record), **columns))] == [record] * 2
 
 
 def test_file_cut_at_any_byte_keeps_earlier_records(tmp_path):

@@ -12,7 +12,8 @@ import pytest
 from commbench import backends, load, stats
 from commbench.cli import progress
 from commbench.harness import runner
-from commbench.model import LaunchEnd, Stopping
+from commbench.model import Stopping
+from commbench.model.observed import LaunchEnd
 from commbench.store.records import BULK
 
 SECONDS = 15.0

@@ -699,6 +699,7 @@ def test_a_full_disk_is_no_error_of_the_code(started, tmp_path, monkeypatch, err
 
     def on_a_full_disk(*args):
         store = create(*args)
+        store.close()
         (store.path / "samples.jsonl").unlink()
         (store.path / "samples.jsonl").symlink_to("/dev/full")
         return store

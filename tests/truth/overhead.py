@@ -28,7 +28,8 @@ from commbench.harness.cases import cases_for, make_suite, make_workload, plan
 from commbench.harness.measure import plugins
 from commbench.harness.measure.cluster import keep_tasks, until_forgotten
 from commbench.launchers.local import LocalLauncher, nanny_environment
-from commbench.model import ClusterSpec, Sample
+from commbench.model import ClusterSpec
+from commbench.model.observed import Sample
 
 BARE = Path(__file__).parents[1] / "bare"
 N_ITERATIONS = 40

@@ -15,7 +15,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Iterator
 from itertools import chain, islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from distributed.diagnostics.task_stream import TaskStreamPlugin
 
@@ -27,11 +27,15 @@ from commbench.harness.measure.conditions import N_IDLE_LAUNCHES, measure_idle
 from commbench.harness.measure.plugins import TASK_STREAM, Profiler
 from commbench.launchers.base import RunningCluster
 from commbench.machine import gpu
-from commbench.model import Launch, Record, Sample, Spill, TaskRecord
+from commbench.model import Launch
+from commbench.model.observed import Record, Sample, Spill, TaskRecord
+from commbench.store import parts
 from commbench.store.emitter import Emitter
-from commbench.store.parts import Batch
 from commbench.workloads.base import ClusterWorkload
 from commbench.workloads.device import wait_finished
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _FORGET_SECONDS = 30.0
 _COLLECT_SECONDS = 1.0
@@ -183,7 +187,7 @@ def tasks_kept(client: Any) -> range:
 
 def collect(
     launch: Launch, iteration: int, tasks: range, cluster: RunningCluster
-) -> Iterator[Record | Batch]:
+) -> Iterator[Record | pa.Table]:
     """Yield the workers' logs since the last call or ``drain``, and these `tasks`.
 
     What ends meanwhile is left for the next call.
@@ -197,7 +201,7 @@ def collect(
     for columns in _tasks(client, tasks):
         # A worker may have left.
         workers = [known.get(address, address) for address in columns.pop("worker")]
-        yield Batch.from_columns(TaskRecord, **common, worker=workers, **columns)
+        yield parts.table(TaskRecord, **common, worker=workers, **columns)
 
 
 def spills(

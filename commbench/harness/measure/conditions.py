@@ -21,7 +21,8 @@ from commbench.harness.measure import record_keys
 from commbench.launchers.base import SCHEDULER, RunningCluster, ask
 from commbench.machine import cores, environment, gpu
 from commbench.machine.topology.workers import worker_location
-from commbench.model import GPU_MEMORY, ClusterSpec, CoreUse, IdleCost, Launch, Setting, WorkerPlace
+from commbench.model import ClusterSpec, Launch
+from commbench.model.observed import GPU_MEMORY, CoreUse, IdleCost, Setting, WorkerPlace
 from commbench.store.emitter import Emit
 
 LOCAL = "local"

@@ -35,9 +35,10 @@ from commbench.harness.measure.exchanges import Pace
 from commbench.launchers.base import RunningCluster, ask
 from commbench.launchers.local import LocalLauncher
 from commbench.machine import cores, gpu
-from commbench.model import AGAIN, FETCHES, Launch, LogCount, Record, RoundTrip, TransferRecord
+from commbench.model import AGAIN, FETCHES, Launch
+from commbench.model.observed import LogCount, RoundTrip, TransferRecord
+from commbench.store import parts
 from commbench.store.emitter import Emit, Emitter
-from commbench.store.parts import Batch
 from commbench.workloads.base import FetchWorkload, PairWorkload
 from commbench.workloads.device import wait_finished
 
@@ -205,7 +206,7 @@ def measure_fetches(
                     exchange.together(size, emit)
             exchange.echo(workload.in_rounds, emit)
             with emit.region() as keep:
-                for record in chain[Record | Batch](
+                for record in chain(
                     exchange.counts(),
                     traffic.wire_bytes(launch, iteration, cluster),
                     traffic.network_bytes(launch, iteration, counters),
@@ -396,7 +397,7 @@ class _Exchange:
             answers = self._run([*group], echo, asked)
             for receiver, owners in group.items():
                 emit(
-                    Batch.from_columns(
+                    parts.table(
                         RoundTrip, **self._common, src=[owner.name for owner in owners],
                         dst=receiver.name, seconds=answers[receiver.address],
                     )
@@ -449,7 +450,7 @@ class _Exchange:
             self._n_fetched[receiver] += len(start_s)
             self._n_busy[receiver] += sum(fetches["n_busy"])
             emit(
-                Batch.from_columns(
+                parts.table(
                     TransferRecord, **self._common, dst=receiver.name, nbytes=size,
                     src=[by_number[owner].name for owner in fetches["owner"]],
                     start_s=start_s, stop_s=stop_s, n_keys=1, channel=channel,

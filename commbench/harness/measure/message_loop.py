@@ -31,7 +31,8 @@ from commbench.harness.measure.exchanges import (
 from commbench.harness.measure.streams import measure_pairs, under_load
 from commbench.machine import gpu, process
 from commbench.machine.topology.workers import worker_location
-from commbench.model import Launch, Load, TransportUsed
+from commbench.model import Launch
+from commbench.model.observed import Load, TransportUsed
 from commbench.model.units import format_message_size
 from commbench.store.emitter import Emit, Emitter
 from commbench.workloads.base import PairWorkload

@@ -45,7 +45,8 @@ from commbench.harness.measure.conditions import scheduler_offset
 from commbench.launchers.base import RunningCluster
 from commbench.machine import cores
 from commbench.machine.cores import WaitClock, cpu_seconds, thread_seconds
-from commbench.model import Activity, Launch, LongTurn, ProcessUse, Record, ThreadTime
+from commbench.model import Launch
+from commbench.model.observed import Activity, LongTurn, ProcessUse, Record, ThreadTime
 
 IDLE_SECONDS = 0.1
 TASK_STREAM = "commbench-task-stream"

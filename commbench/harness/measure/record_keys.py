@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from commbench.model import Case, Launch, Sample
+from commbench.model import Case, Launch
+from commbench.model.observed import Sample
 
 
 def keys(launch: Launch, iteration: int | None = None) -> dict[str, Any]:

@@ -36,7 +36,8 @@ from commbench.harness.measure.exchanges import (
 )
 from commbench.machine import cores, gpu, process
 from commbench.machine.topology.workers import worker_location
-from commbench.model import Launch, Sample
+from commbench.model import Launch
+from commbench.model.observed import Sample
 from commbench.store.emitter import Emit
 from commbench.workloads.base import PairWorkload
 

@@ -8,15 +8,15 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from commbench.backends.base import Backend
 from commbench.harness import p2p, transfers, wire
 from commbench.harness.measure import conditions, record_keys
 from commbench.launchers.base import RunningCluster
 from commbench.machine import environment
-from commbench.model import (
-    Launch,
+from commbench.model import Launch
+from commbench.model.observed import (
     LogCount,
     NetworkCounter,
     Record,
@@ -26,7 +26,10 @@ from commbench.model import (
     WireBytes,
     WorkerAddress,
 )
-from commbench.store.parts import Batch
+from commbench.store import parts
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 CHUNK = 20_000
 """The maximum number of log entries per message from all workers, to bound memory."""
@@ -55,7 +58,7 @@ def network_bytes(launch: Launch, iteration: int, before: Mapping[str, int]) -> 
 
 def fetches(
     client: Any, names: Mapping[str, str], known: Mapping[str, str] | None = None, **where: Any
-) -> Iterator[LogCount | Batch]:
+) -> Iterator[LogCount | pa.Table]:
     """Yield the workers' fetches since the last call: counts first, then transfers.
 
     The workers, of which `names` has the names by address, need the plugin ``TransferLog``. `known`
@@ -69,14 +72,14 @@ def fetches(
         columns = json.loads(answer)
         senders = [(known or names).get(who, who) for who in columns.pop("senders")]
         src = [senders[index] for index in columns.pop("sender")]
-        yield Batch.from_columns(
+        yield parts.table(
             TransferRecord, **where, src=src, dst=names[address], **columns, channel="gather"
         )
 
 
 def p2p_batches(
     client: Any, names: Mapping[str, str], known: Mapping[str, str], **where: Any
-) -> Iterator[Batch]:
+) -> Iterator[pa.Table]:
     """Yield the batches of P2P shuffles that workers have logged since the last call.
 
     The workers need the plugin ``BatchLog``; for the parameters see ``fetches``. Batches that are
@@ -86,7 +89,7 @@ def p2p_batches(
     for address, answer in _answers(client, counts, p2p.drain):
         if columns := json.loads(answer):
             dst = [known.get(who, who) for who in columns.pop("receiver")]
-            yield Batch.from_columns(
+            yield parts.table(
                 TransferRecord, **where, src=names[address], dst=dst, **columns, channel="p2p"
             )
 
@@ -130,7 +133,7 @@ def portions(n_entries: Mapping[str, int], most: int) -> Iterator[list[str]]:
         yield some
 
 
-def wire_bytes(launch: Launch, iteration: int, cluster: RunningCluster) -> Iterator[Batch]:
+def wire_bytes(launch: Launch, iteration: int, cluster: RunningCluster) -> Iterator[pa.Table]:
     """Yield the bytes that workers wrote to each other since the last call.
 
     Those of workers that share a process are unknown.
@@ -138,7 +141,7 @@ def wire_bytes(launch: Launch, iteration: int, cluster: RunningCluster) -> Itera
     for address, rows in ask(cluster, list(cluster.names), _PAIRS, wire.take):
         if rows and not cluster.shares_processes:
             peers, nbytes, n_messages = map(list, zip(*rows, strict=True))
-            yield Batch.from_columns(
+            yield parts.table(
                 WireBytes, **record_keys.keys(launch, iteration), src=cluster.names[address],
                 dst=peers, nbytes=nbytes, n_messages=n_messages,
             )  # fmt: skip
@@ -157,7 +160,7 @@ def ask(
         yield from cluster.client.run(function, *args, workers=some).items()
 
 
-def links(launch: Launch, backend: Backend, cluster: RunningCluster) -> Iterator[Record | Batch]:
+def links(launch: Launch, backend: Backend, cluster: RunningCluster) -> Iterator[Record | pa.Table]:
     """Yield the addresses and locations of workers, and their connections' transports."""
     common = record_keys.keys(launch)
     for address, name in cluster.names.items():
@@ -172,7 +175,7 @@ def links(launch: Launch, backend: Backend, cluster: RunningCluster) -> Iterator
     for address, rows in ask(cluster, list(cluster.names), _PAIRS, transports):
         if rows:
             peers, names, evidence = map(list, zip(*rows, strict=True))
-            yield Batch.from_columns(
+            yield parts.table(
                 TransportUsed, **common, src=cluster.names[address], dst=peers, transport=names,
                 evidence=evidence, contradiction=[backend.contradiction(name) for name in names],
             )  # fmt: skip

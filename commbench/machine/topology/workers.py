@@ -23,7 +23,8 @@ from commbench.machine import cores
 from commbench.machine.environment import kernel_id
 from commbench.machine.topology.discovery import numa_nodes, sockets
 from commbench.machine.topology.hosts import Gpu, Host, apart
-from commbench.model import Placement, WorkerPlace
+from commbench.model import Placement
+from commbench.model.observed import WorkerPlace
 
 UNKNOWN = "unknown"
 LINK_CLASSES = (

@@ -221,7 +221,7 @@ def _scale_bandwidth(ax: Axes, points: pd.DataFrame) -> str:
 @style.styled
 def plot_layers(run: Run) -> Figure | None:
     """Return a figure of the time that each layer adds; None without two layers."""
-    table = stats.additions(run)
+    table = run.additions
     if table.empty:
         return None
     groups = style.groups(run, "pair")

@@ -167,7 +167,7 @@ BY_SIZE = Section(
 
 def tables_by_layer(run: Run) -> Iterator[Table]:
     """Yield a table per task that has at least two layers."""
-    table = stats.additions(run)
+    table = run.additions
     for task, group in table.groupby(table["case_id"].map(run.case_labels), sort=False):
         yield _layer_table(run, str(task), group)
 

@@ -8,7 +8,8 @@ from itertools import islice
 from typing import Any
 
 from commbench.analysis.run import Run
-from commbench.model import GPU_MEMORY, Placement
+from commbench.model import Placement
+from commbench.model.observed import GPU_MEMORY
 from commbench.model.units import format_bytes
 from commbench.reports.sections import (
     REST,

@@ -15,7 +15,8 @@ from commbench.harness.measure import cluster as measuring
 from commbench.harness.measure import conditions, fetches, message_loop, peer, streams
 from commbench.launchers.base import SCHEDULER, RunningCluster
 from commbench.machine import environment
-from commbench.model import Case, Record
+from commbench.model import Case
+from commbench.model.observed import Record
 from commbench.store.emitter import InMemory
 from commbench.workloads.base import Context, Workload
 from commbench.workloads.pingpong import PingPong

@@ -14,8 +14,8 @@ from commbench.errors import LaunchError, VerificationError
 from commbench.harness.measure import cluster as measuring
 from commbench.harness.measure import plugins
 from commbench.harness.measure.conditions import measure_idle
-from commbench.model import (
-    Case,
+from commbench.model import Case
+from commbench.model.observed import (
     IdleCost,
     LogCount,
     NetworkCounter,

@@ -18,7 +18,8 @@ from commbench.launchers import members
 from commbench.launchers.base import SCHEDULER
 from commbench.machine import cores, environment
 from commbench.machine.environment import kernel_id
-from commbench.model import ClusterSpec, CoreUse, Sample, ThreadTime
+from commbench.model import ClusterSpec
+from commbench.model.observed import CoreUse, Sample, ThreadTime
 
 SECONDS = 0.4
 

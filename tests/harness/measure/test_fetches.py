@@ -16,9 +16,8 @@ from launching import select
 from commbench.errors import LaunchError, VerificationError
 from commbench.harness import wire
 from commbench.harness.measure import fetches, traffic
-from commbench.model import (
-    Case,
-    ClusterSpec,
+from commbench.model import Case, ClusterSpec
+from commbench.model.observed import (
     IdleCost,
     LogCount,
     NetworkCounter,

@@ -8,7 +8,7 @@ from launching import ping_pong, require, select
 
 from commbench.errors import LaunchError, VerificationError
 from commbench.harness.measure import fetches
-from commbench.model import IdleCost, Sample, TransportUsed
+from commbench.model.observed import IdleCost, Sample, TransportUsed
 from commbench.workloads.base import Context
 from commbench.workloads.pingpong import PingPong
 

@@ -12,7 +12,7 @@ from commbench.backends.tcp import TcpBackend
 from commbench.errors import LaunchError, VerificationError
 from commbench.harness.measure import peer
 from commbench.machine import process
-from commbench.model import Sample, TransportUsed, WorkerPlace
+from commbench.model.observed import Sample, TransportUsed, WorkerPlace
 from commbench.store.emitter import InMemory
 from commbench.workloads.pingpong import PingPong
 

@@ -14,7 +14,7 @@ from launching import select
 from commbench.backends import tcp_endpoints
 from commbench.errors import UsageError, VerificationError
 from commbench.harness.measure import exchanges
-from commbench.model import Sample
+from commbench.model.observed import Sample
 from commbench.workloads.base import Context
 from commbench.workloads.pingpong import PingPong
 

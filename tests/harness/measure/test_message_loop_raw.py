@@ -19,7 +19,8 @@ from commbench.backends import mpi, mpi_endpoints, ucx, ucx_endpoints
 from commbench.errors import LaunchError
 from commbench.harness import cases
 from commbench.harness.measure.message_loop import measure_with_tool
-from commbench.model import Case, Sample, TransportUsed
+from commbench.model import Case
+from commbench.model.observed import Sample, TransportUsed
 from commbench.workloads.base import Context
 from commbench.workloads.pingpong import PingPong
 

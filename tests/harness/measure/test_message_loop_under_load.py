@@ -7,7 +7,7 @@ from launching import ping_pong, select
 
 from commbench.errors import VerificationError
 from commbench.harness.measure import exchanges, message_loop
-from commbench.model import Load, Sample
+from commbench.model.observed import Load, Sample
 from commbench.store.emitter import InMemory
 
 LOADED = {"mode": "loaded-latency", "load_size": 1 << 16, "window": 4}

@@ -24,7 +24,8 @@ from commbench import stats
 from commbench.harness.measure import plugins
 from commbench.harness.measure.cluster import measure_cluster
 from commbench.machine import cores
-from commbench.model import Activity, Case, Launch, LongTurn, ProcessUse, Sample, ThreadTime
+from commbench.model import Case, Launch
+from commbench.model.observed import Activity, LongTurn, ProcessUse, Sample, ThreadTime
 from commbench.stats.worker_profile import LOOP_PARTS, TASK_PARTS
 from commbench.workloads.base import ClusterWorkload, Context
 

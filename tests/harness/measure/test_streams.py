@@ -11,7 +11,7 @@ from launching import ping_pong, select
 from commbench.errors import LaunchError, VerificationError
 from commbench.harness.measure import streams
 from commbench.machine import cores
-from commbench.model import IdleCost, Sample, TransportUsed, WorkerPlace
+from commbench.model.observed import IdleCost, Sample, TransportUsed, WorkerPlace
 from commbench.store.emitter import InMemory
 
 PAIRS = {"mode": "multi-pair", "window": 4}

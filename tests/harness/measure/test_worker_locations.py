@@ -18,7 +18,8 @@ from commbench.harness.measure import conditions
 from commbench.launchers.local import LocalLauncher
 from commbench.machine.topology import discovery
 from commbench.machine.topology.workers import worker_location
-from commbench.model import ClusterSpec, Placement, WorkerPlace
+from commbench.model import ClusterSpec, Placement
+from commbench.model.observed import WorkerPlace
 
 LAUNCH = make_launch(builders.case())
 CPUS = sorted(os.sched_getaffinity(0))
