@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_h
 import click
 
 from commbench.errors import UnavailableError, UsageError
-from commbench.model import Case, ClusterSpec, Manifest, Stopping, Suite, units
+from commbench.model import Case, ClusterSpec, Manifest, Stopping, Suite, registry, units
 from commbench.workloads import device as devices
 from commbench.workloads.base import ClusterWorkload, Workload
 
@@ -194,8 +194,8 @@ def groups(workload: type[Workload] | None = None) -> dict[str, list[click.Optio
     """
     backends = click.Option(
         ["--backends"], type=NAMES,
-        help="Comma-separated: tcp, ucx, ucx:shm, mpi, ucx:tcp+nvlink, …  "
-        f"[default: {'tcp' if workload else _FILES}]",
+        help=f"Comma-separated: {', '.join(registry.names('backend'))}, or with options: "
+        f"ucx:shm, ucx:tcp+nvlink, …  [default: {'tcp' if workload else _FILES}]",
     )  # fmt: skip
     vary = click.Option(
         ["--vary"], multiple=True, metavar="SETTING=A|B",
@@ -511,7 +511,8 @@ def _options(*groups: str) -> list[click.Option]:
         shown = how.none or (units.format_duration(default) if kind is float else bool(has_default))
         options.append(
             click.Option(
-                [how.option], help=how.help, metavar=how.metavar,
+                [how.option], help=how.help,
+                metavar="|".join(registry.names(how.kind)) if how.kind else how.metavar,
                 default=default if has_default else None,
                 show_default=shown,
                 **_BY_TYPE.get(get_origin(kind) or kind, {}),
