@@ -378,10 +378,7 @@ def replication(given: dict[str, Any]) -> dict[str, Any]:
 
 def can_choose(workload: type[Workload]) -> bool:
     """Return whether a budget can choose the launches and iterations of a workload."""
-    from commbench.workloads.user_code import UserCode
-
-    # How long a user's code takes is unknown.
-    return issubclass(workload, ClusterWorkload) and not issubclass(workload, UserCode)
+    return issubclass(workload, ClusterWorkload) and workload.has_estimate
 
 
 def is_open(given: Mapping[str, Any]) -> bool:
