@@ -33,7 +33,7 @@ import cloudpickle
 from commbench import backends, errors, harness, machine
 from commbench.analysis.run import Run
 from commbench.backends.base import Backend
-from commbench.errors import CommbenchError, LaunchError, UnknownNameError, UsageError
+from commbench.errors import CommbenchError, LaunchError, UsageError
 from commbench.harness import interrupts, line_times, measure, spill_counters, wire
 from commbench.harness.measure import cluster as timing
 from commbench.harness.measure import conditions, plugins, record_keys, traffic
@@ -1038,10 +1038,8 @@ class _Observer:
         launches = self._launches()
         if not launches:
             return
-        backend: Backend | None = None
         # Its protocol may have no backend, which would know its transports.
-        with suppress(UnknownNameError):
-            backend = backends.parse(launches[0].case.backend)
+        backend = backends.installed(launches[0].case.backend)
         if backend is not None and not self._cluster.shares_processes:
             kinds = (kind for kind in type(backend).__mro__ if issubclass(kind, Backend))
             names = sorted({kind.__module__ for kind in kinds})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +13,8 @@ import pandas as pd
 
 from commbench import stats
 from commbench.analysis.run import Run
-from commbench.backends import parse
-from commbench.errors import CommbenchError, ResultsError, UnknownNameError
+from commbench.backends import installed
+from commbench.errors import ResultsError, UnknownNameError
 from commbench.model import Manifest, registry
 from commbench.model.units import format_bandwidth, format_message_size, format_seconds
 from commbench.stats.links import is_elsewhere
@@ -326,9 +326,7 @@ def with_tuning(names: Iterable[str], device: str = "cpu") -> list[str]:
     """
     tunings: dict[str, dict[str, str]] = {}
     for name in names:
-        # Runs may have backends of plug-ins that are not installed.
-        with suppress(CommbenchError):
-            backend = parse(name)
+        if backend := installed(name):
             tunings.setdefault(backend.head, {})[name] = backend.tuning
     shown = {
         name: f"{name} ({tuning})"
