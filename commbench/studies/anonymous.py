@@ -18,6 +18,7 @@ from typing import Any
 
 from commbench import backends
 from commbench.model import Manifest, Record, registry
+from commbench.model.observed import LOCAL
 from commbench.store.emitter import Emit, Recorder
 from commbench.store.parts import Batch
 from commbench.store.records import FIELDS
@@ -31,7 +32,7 @@ _KEPT_NAMES = {"Region", "Setting"}
 _NOUNS = {"src": "worker", "dst": "worker", "name": "task", "label": "activity"}
 _KEPT_TEXTS = {
     "worker": {"scheduler", "client"},
-    "host": {"local"},
+    "host": {LOCAL},
     # Those of Dask's P2P shuffles.
     "task": {"shuffle-barrier", "shuffle-transfer", "hash-join-transfer", "rechunk-transfer"},
     # Tasks may meter activities with their names.

@@ -56,6 +56,7 @@ from commbench.model import (
     Region,
     Suite,
 )
+from commbench.model.observed import LOCAL
 from commbench.store import directory
 from commbench.store.emitter import Recorder
 from commbench.store.parts import Batch
@@ -924,8 +925,8 @@ class _Observer:
         if lost or joined - self._cluster.names.keys() or self._cluster.remote_members:
             return None
         n_cores = len(region.core_numbers)
-        began = conditions.Reading(conditions.LOCAL, 0.0, n_cores, before, 0.0)
-        ended = conditions.Reading(conditions.LOCAL, elapsed_s, n_cores, used, own_cpu_s)
+        began = conditions.Reading(LOCAL, 0.0, n_cores, before, 0.0)
+        ended = conditions.Reading(LOCAL, elapsed_s, n_cores, used, own_cpu_s)
         use = conditions.core_use(region.launch, began, ended)
         # Workers may be bound to other cores.
         bound = use is not None and use.busy_cpu_seconds < 0.9 * own_cpu_s

@@ -26,6 +26,7 @@ from commbench.model import (
     WireBytes,
     WorkerAddress,
 )
+from commbench.model.observed import LOCAL
 from commbench.store.parts import Batch
 
 CHUNK = 20_000
@@ -50,7 +51,7 @@ def network_bytes(launch: Launch, iteration: int, before: Mapping[str, int]) -> 
     for name, nbytes in network_counters().items():
         nbytes -= before.get(name, 0)
         common = record_keys.keys(launch, iteration)
-        yield NetworkCounter(**common, host="local", interface=name, nbytes=nbytes)
+        yield NetworkCounter(**common, host=LOCAL, interface=name, nbytes=nbytes)
 
 
 def fetches(
