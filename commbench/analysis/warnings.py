@@ -23,7 +23,7 @@ from commbench.errors import CommbenchError, ResultsError
 from commbench.machine import cores
 from commbench.machine.environment import recorded
 from commbench.model import FETCHES, Case, registry
-from commbench.model.observed import GPU_MEMORY
+from commbench.model.observed import GPU_MEMORY, LOCAL
 from commbench.model.units import (
     format_bytes,
     format_message_size,
@@ -57,8 +57,6 @@ MIN_CLOCK_STEPS = 100
 """The steps of the clock in a duration that is known to 1 %."""
 CLOCKED_LAYERS = {"workload": 1, "worker": 1, "comm": 2, "coroutine": 2}
 """The layers whose samples are timed one by one, and the timed duration in samples."""
-LOCAL = "local"
-"""The name in the records of the host on which the run was started."""
 _ITERATION = ["case_id", "launch", "iteration"]
 MESSAGE_BYTES = 1000
 """More than a message about a task has."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from commbench.backends.base import Backend
-from commbench.errors import UsageError
+from commbench.errors import CommbenchError, UsageError
 from commbench.model import registry
 
 
@@ -34,3 +36,10 @@ def parse(name: str) -> Backend:
     backend: Backend = factory(tuple(options.split("+")) if colon else ())
     backend.twin = twin
     return backend
+
+
+def installed(name: str) -> Backend | None:
+    """Return the backend of that name, as a run has it, or None if its plug-in is not installed."""
+    with suppress(CommbenchError):
+        return parse(name)
+    return None

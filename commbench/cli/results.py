@@ -33,8 +33,7 @@ _AT_ONCE = 1 << 20
 @click.argument("run", type=RUN)
 @click.option(
     "--format", "form", default="terminal", show_default=True, metavar="FORMAT",
-    help="terminal, tables, markdown, html, csv, json, junit, osu, pyperf, trace, or what a "
-    "plugin adds.",
+    help=f"{', '.join(registry.names('report'))}.",
 )  # fmt: skip
 @click.option("--verbose", "-v", is_flag=True, help="All tables: the format tables.")
 @click.option(

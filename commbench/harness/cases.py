@@ -75,12 +75,6 @@ def cases_for(
     launcher = registry.load("launcher", cluster.launcher)()
     parsed = [parse(name) for name in names]
     for backend in parsed:
-        original = backend.name.partition("@")[0]
-        if backend.twin and original not in {other.name for other in parsed}:
-            raise UsageError(
-                f"{backend.name} is a control of {original}, which is not measured: name both"
-            )
-    for backend in parsed:
         gpu.validate(cluster, backend.name)
         if kind.has_cluster:
             launcher.validate(cluster, backend)
@@ -103,6 +97,11 @@ def cases_for(
         "workload": workload, "params": params, "later_params": later, "cluster": cluster, **given
     }  # fmt: skip
     cases = [Case(backend=backend.name, **common) for backend in parsed]
+    for case in cases:
+        if case.original and case.original not in {other.backend for other in cases}:
+            raise UsageError(
+                f"{case.backend} is a control of {case.original}, which is not measured: name both"
+            )
     made = make_workload(cases[0])
     if isinstance(made, PairWorkload):
         _validate_mode(made, cases[0].params)

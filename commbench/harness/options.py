@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_h
 import click
 
 from commbench.errors import UnavailableError, UsageError
-from commbench.model import Case, ClusterSpec, Manifest, Stopping, Suite, units
+from commbench.model import Case, ClusterSpec, Manifest, Stopping, Suite, registry, units
 from commbench.store import directory
 from commbench.workloads import device as devices
 from commbench.workloads.base import ClusterWorkload, Workload
@@ -171,8 +171,8 @@ def groups(workload: type[Workload] | None = None) -> dict[str, list[click.Optio
     """
     backends = click.Option(
         ["--backends"], type=NAMES,
-        help="Comma-separated: tcp, ucx, ucx:shm, mpi, ucx:tcp+nvlink, …  "
-        f"[default: {'tcp' if workload else _FILES}]",
+        help=f"Comma-separated: {', '.join(registry.names('backend'))}, or with options: "
+        f"ucx:shm, ucx:tcp+nvlink, …  [default: {'tcp' if workload else _FILES}]",
     )  # fmt: skip
     vary = click.Option(
         ["--vary"], multiple=True, metavar="SETTING=A|B",
@@ -355,10 +355,7 @@ def replication(given: dict[str, Any]) -> dict[str, Any]:
 
 def can_choose(workload: type[Workload]) -> bool:
     """Return whether a budget can choose the launches and iterations of a workload."""
-    from commbench.workloads.user_code import UserCode
-
-    # How long a user's code takes is unknown.
-    return issubclass(workload, ClusterWorkload) and not issubclass(workload, UserCode)
+    return issubclass(workload, ClusterWorkload) and workload.has_estimate
 
 
 def is_open(given: Mapping[str, Any]) -> bool:
@@ -488,7 +485,8 @@ def _options(*groups: str) -> list[click.Option]:
         shown = how.none or (units.format_duration(default) if kind is float else bool(has_default))
         options.append(
             click.Option(
-                [how.option], help=how.help, metavar=how.metavar,
+                [how.option], help=how.help,
+                metavar="|".join(registry.names(how.kind)) if how.kind else how.metavar,
                 default=default if has_default else None,
                 show_default=shown,
                 **_BY_TYPE.get(get_origin(kind) or kind, {}),

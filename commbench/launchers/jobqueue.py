@@ -27,13 +27,12 @@ from commbench.launchers import members
 from commbench.launchers.base import Launcher, RunningCluster, dask_variables, preload_environment
 from commbench.launchers.local import LocalCluster, nanny_environment
 from commbench.launchers.members import SEARCH_PATHS, forwarded_env
-from commbench.machine import process
+from commbench.machine import gpu, process
 from commbench.model import ClusterSpec
 
 if TYPE_CHECKING:
     from commbench.backends.base import Backend
 
-_VISIBLE = "CUDA_VISIBLE_DEVICES"
 _UNKNOWN_SCHEDULER = "tcp://SCHEDULER:PORT"
 _OURS = frozenset(
     {"scheduler", "name", "cores", "processes", "protocol", "security", "nanny", "config_name"}
@@ -149,9 +148,9 @@ class JobLauncher(Launcher):
             )
             extra = [*logs, *extra]
         variables = forwarded_env(environ, spec.env, nanny_environment())
-        if _VISIBLE not in spec.env:
+        if gpu.VISIBLE not in spec.env:
             # The queue assigns GPUs to a job.
-            variables.pop(_VISIBLE, None)
+            variables.pop(gpu.VISIBLE, None)
         if not self.configured("python"):
             options.setdefault("python", shlex.quote(sys.executable))
         # What the site's prologue exports precedes defaults, and its modules extend search paths.

@@ -36,7 +36,7 @@ from commbench.launchers.base import (
     preload_environment,
 )
 from commbench.machine import environment, gpu, process
-from commbench.model import ClusterSpec, Placement
+from commbench.model import ClusterSpec, Placement, registry
 
 if TYPE_CHECKING:
     from commbench.backends.base import Backend
@@ -45,7 +45,6 @@ CHILD_COMMAND = (sys.executable, "-m", "commbench.launchers.child")
 _IMPORTED = tuple(f"distributed.cli.dask_{name}" for name in ("scheduler", "worker", "spec"))
 _START, _STARTS = "start", ("fork", "spawn")
 _PROCESSES = "processes"
-_NICS = "UCX_NET_DEVICES"
 _CLOSE_SECONDS = 5.0
 _END_SECONDS = 2.5
 
@@ -201,10 +200,11 @@ class LocalLauncher(Launcher):
 
     def validate(self, spec: ClusterSpec, backend: Backend) -> None:  # noqa: D102
         super().validate(spec, backend)
-        if _NICS in spec.env and any(binding.nic for binding in spec.placement):
+        given = _nic_variables() & spec.env.keys()
+        if given and any(binding.nic for binding in spec.placement):
             raise UsageError(
-                f"{_NICS} is set, and the placement sets it to each worker's NIC; leave out one of "
-                "them (--placement auto has NICs; nic is a key of a placement file)"
+                f"{min(given)} is set, and the placement sets it to each worker's NIC; leave out "
+                "one of them (--placement auto has NICs; nic is a key of a placement file)"
             )
         for option, value in spec.launcher_options.items():
             if option == _PROCESSES and value.isdecimal() and int(value):
@@ -249,8 +249,12 @@ def _binding_env(placement: Placement) -> dict[str, str]:
     # The module `child` applies the CPUs.
     # UCX's TCP needs the loopback.
     nics = f"{placement.nic},lo" if placement.nic not in ("", "lo") else placement.nic
-    variables = {process.CPUS: placement.cpus, _NICS: nics}
+    variables = {process.CPUS: placement.cpus, **dict.fromkeys(_nic_variables(), nics)}
     return {name: value for name, value in variables.items() if value}
+
+
+def _nic_variables() -> set[str]:
+    return {kind.nic_variable for kind in registry.loadable("backend").values()} - {""}
 
 
 def nanny_environment() -> dict[str, str]:

@@ -9,6 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+LOCAL = "local"
+"""The name in records of the host on which the run was started."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class _LaunchKeys:

@@ -51,6 +51,8 @@ class FieldInfo:
         The help of the option.
     scope
         ``"size"`` and ``"launcher"`` apply to cases with a cluster, ``"gpu"`` to cases on GPUs.
+    kind
+        The kind of plug-in that the value names, if it does.
     metavar
         The placeholder of the value in the help.
     none
@@ -68,6 +70,7 @@ class FieldInfo:
     option: str = ""
     help: str = ""
     scope: str = "launcher"
+    kind: str = ""
     metavar: str | None = None
     none: str = ""
     launcher_specific: bool = False
@@ -111,7 +114,7 @@ class ClusterSpec:
     launcher: str = _field(
         "local", "--launcher",
         "local: processes of their own; mpirun: the ranks of one MPI world; ssh: on --hosts; "
-        "slurm, pbs, lsf: as jobs; external: a running cluster.", metavar="NAME",
+        "slurm, pbs, lsf: as jobs; external: a running cluster.", kind="launcher",
     )  # fmt: skip
     hosts: tuple[str, ...] = _field(
         (), "--hosts",

@@ -45,7 +45,6 @@ from commbench.reports.sections.pair_tables import no_slow_pair
 from commbench.reports.sections.provenance import FAILURES
 from commbench.stats.inference import MIN_LAUNCHES
 from commbench.store import directory
-from commbench.workloads.user_code import UserCode
 
 _MAX_VERDICTS, _MAX_FINDINGS, _MAX_DISTURBANCES = 6, 3, 4
 """The maximum verdicts, findings, and disturbances in the opening."""
@@ -287,8 +286,9 @@ def _listed(names: Iterable[str], last: str = "and") -> str:
 def _trust(run: Run) -> Iterator[str]:
     """Yield how far to trust the run."""
     yield from filter(None, [resolution(run)])
-    if UserCode.tool in set(run.samples["tool"]) and not run.is_user_code:
-        yield "What your code returns is not verified, and not compared between cases."
+    tools = run.samples["tool"][run.samples["layer"] == "workload"].unique()
+    for tool in filter(None, tools if not run.is_user_code else ()):
+        yield f"What {tool} returns is not verified, and not compared between cases."
     twins = {case.id: case for case in run.suite.cases if case.original}
     pairs = dict.fromkeys(f"{case.original} and {case.variant}" for case in twins.values())
     names = " and ".join(pairs)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from commbench import backends
 from commbench.model import Manifest, registry
-from commbench.model.observed import Record
+from commbench.model.observed import LOCAL, Record
 from commbench.store.emitter import Emit, Recorder
 from commbench.store.parts import table_kind
 from commbench.store.records import FIELDS
@@ -35,7 +35,7 @@ _KEPT_NAMES = {"Region", "Setting"}
 _NOUNS = {"src": "worker", "dst": "worker", "name": "task", "label": "activity"}
 _KEPT_TEXTS = {
     "worker": {"scheduler", "client"},
-    "host": {"local"},
+    "host": {LOCAL},
     # Those of Dask's P2P shuffles.
     "task": {"shuffle-barrier", "shuffle-transfer", "hash-join-transfer", "rechunk-transfer"},
     # Tasks may meter activities with their names.

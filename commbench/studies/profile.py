@@ -33,7 +33,7 @@ import cloudpickle
 from commbench import backends, errors, harness, machine
 from commbench.analysis.run import Run
 from commbench.backends.base import Backend
-from commbench.errors import CommbenchError, LaunchError, UnknownNameError, UsageError
+from commbench.errors import CommbenchError, LaunchError, UsageError
 from commbench.harness import interrupts, line_times, measure, spill_counters, wire
 from commbench.harness.measure import cluster as timing
 from commbench.harness.measure import conditions, plugins, record_keys, traffic
@@ -42,7 +42,16 @@ from commbench.launchers import members
 from commbench.launchers.base import SCHEDULER, RunningCluster
 from commbench.machine import cores, environment
 from commbench.model import USER_CODE, Case, ClusterSpec, Launch, Manifest, Suite
-from commbench.model.observed import CoreUse, Failure, Graph, LaunchEnd, LineTime, Record, Region
+from commbench.model.observed import (
+    LOCAL,
+    CoreUse,
+    Failure,
+    Graph,
+    LaunchEnd,
+    LineTime,
+    Record,
+    Region,
+)
 from commbench.store import directory, parts
 from commbench.store.emitter import Recorder
 from commbench.studies.anonymous import AnonymousRecorder, anonymous
@@ -910,8 +919,8 @@ class _Observer:
         if lost or joined - self._cluster.names.keys() or self._cluster.remote_members:
             return None
         n_cores = len(region.core_numbers)
-        began = conditions.Reading(conditions.LOCAL, 0.0, n_cores, before, 0.0)
-        ended = conditions.Reading(conditions.LOCAL, elapsed_s, n_cores, used, own_cpu_s)
+        began = conditions.Reading(LOCAL, 0.0, n_cores, before, 0.0)
+        ended = conditions.Reading(LOCAL, elapsed_s, n_cores, used, own_cpu_s)
         use = conditions.core_use(region.launch, began, ended)
         # Workers may be bound to other cores.
         bound = use is not None and use.busy_cpu_seconds < 0.9 * own_cpu_s
@@ -1024,10 +1033,8 @@ class _Observer:
         launches = self._launches()
         if not launches:
             return
-        backend: Backend | None = None
         # Its protocol may have no backend, which would know its transports.
-        with suppress(UnknownNameError):
-            backend = backends.parse(launches[0].case.backend)
+        backend = backends.installed(launches[0].case.backend)
         if backend is not None and not self._cluster.shares_processes:
             kinds = (kind for kind in type(backend).__mro__ if issubclass(kind, Backend))
             names = sorted({kind.__module__ for kind in kinds})

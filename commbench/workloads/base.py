@@ -131,6 +131,8 @@ class ClusterWorkload(Workload):
 
     bytes_per_second: ClassVar[float] = 1e8
     """The payload over the seconds of an iteration, roughly."""
+    has_estimate: ClassVar[bool] = True
+    """Whether ``expected_seconds`` is near enough for a budget to choose launches."""
 
     def set_up(self) -> None:
         """Prepare this process, before it starts the cluster; by default, do nothing."""

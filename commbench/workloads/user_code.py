@@ -69,6 +69,7 @@ class UserCode(ClusterWorkload):
 
     tool = "your code"
     task_placement = "dask"
+    has_estimate = False
     source: ClassVar[_Source]
 
     def __init__(self, params: Any, context: Context) -> None:

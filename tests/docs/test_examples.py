@@ -58,7 +58,6 @@ def test_the_page_shows_the_files_as_they_are():
     assert len(shown) >= 3
 
 
-@pytest.mark.slow
 def test_the_backend_meets_its_contract_at_all_layers(installed):
     assert check_backend("ws") == {"websocket", "tcp"}
 
@@ -80,13 +79,24 @@ def test_the_launcher_meets_its_contract(installed, tmp_path, monkeypatch):
     check_launcher("nannies", tmp_path)
 
 
-def run(tmp_path, cases):
-    """Return the directory and all tables of one short launch of each case over ws."""
-    suite = tmp_path / "suite.toml"
-    suite.write_text(f'backends = ["ws"]\nlaunches = 1\niterations = 1\nwarmups = 0\n{cases}')
-    output = ("--output", tmp_path / "results")
-    path = processes.measured(suite, *output, figures=["transfer-sizes"]).path
-    return path, processes.invoke("report", "-v", path).stdout
+SUITE = """
+backends = ["ws"]
+launches = 1
+iterations = 1
+warmups = 0
+
+[[case]]
+workload = "bands"
+params = { size = 1500 }
+cluster = { launcher = "nannies" }
+
+[[case]]
+workload = "bytes"
+
+[[case]]
+workload = "strided"
+params = { sizes = [65536] }
+"""
 
 
 def test_every_plug_in_is_listed(installed):
@@ -94,11 +104,20 @@ def test_every_plug_in_is_listed(installed):
     assert {entry_point(folder)[0] for folder in FOLDERS} <= set(listed)
 
 
-def test_a_run_uses_backend_launcher_workload_section_figure_and_format(installed, tmp_path):
-    params = "params = { size = 1500 }\ncluster = { launcher = 'nannies' }"
-    path, report = run(tmp_path, f"[[case]]\nworkload = 'bands'\n{params}\n")
+def test_a_run_uses_backend_launcher_workloads_section_figure_and_format(installed, tmp_path):
+    suite = tmp_path / "suite.toml"
+    suite.write_text(SUITE)
+    output = ("--output", tmp_path / "results")
+    path = processes.measured(suite, *output, figures=["transfer-sizes"]).path
+    report = processes.invoke("report", "-v", path).stdout
     assert "Bytes that each worker fetched" in report
+    assert "bytes, comm layer: latency" in report
+    assert "strided, one pair at a time" in report
+    assert "strided, all pairs at once" in report
     assert (path / "figures/transfer-sizes.svg").exists()
+    cases = processes.report(path)["cases"]
+    sizes = [case["message_bytes"] for case in cases if case["workload"] == "bytes"]
+    assert sizes == [1, 1024, 1 << 20]
     assert "bands over ws:" in processes.invoke("report", path, "--format", "brief").stdout
 
 
@@ -132,15 +151,3 @@ def test_the_rule_is_applied_to_every_case(installed):
     (found,) = (finding for finding in findings if finding.rule == "busy-client")
     assert found.statement == "the client is busy with messages 50% of the time"
     assert (found.effect.low, found.effect.high) == (0.0, 0.5)
-
-
-@pytest.mark.slow
-def test_reports_have_the_layers_of_workloads_of_messages_and_fetches(installed, tmp_path):
-    strided = "workload = 'strided'\nparams = { sizes = [65536] }"
-    path, report = run(tmp_path, f"[[case]]\nworkload = 'bytes'\n[[case]]\n{strided}\n")
-    assert "bytes, comm layer: latency" in report
-    assert "strided, one pair at a time" in report
-    assert "strided, all pairs at once" in report
-    cases = processes.report(path)["cases"]
-    sizes = [case["message_bytes"] for case in cases if case["workload"] == "bytes"]
-    assert sizes == [1, 1024, 1 << 20]

@@ -9,6 +9,7 @@ from commbench.model import USER_CODE, ClusterSpec, registry
 from commbench.reports import html, markdown, terminal
 from commbench.reports.figures import Drawing
 from commbench.reports.html import pair_matrix
+from commbench.reports.html.timeline import Bar, Timeline
 from commbench.reports.sections import Section, Table, heading, reading, sections
 
 CASE = builders.case(launches=1, iterations=1)
@@ -76,6 +77,20 @@ def test_advice_on_figures_that_were_not_drawn_is_left_out(install, run, monkeyp
     assert ("Read &lt;this&gt;." in html.render(run)) is (not problem)
     install(to_read="Read <this>.", figures=("message-size",))
     assert "Read &lt;this&gt;." not in html.render(run)
+
+
+def test_a_section_brings_its_matrices_and_time_lines(install, run):
+    bar = Bar(0, 50, "load", "load\n1 s", "#8dd3c7", "black")
+    lane = Timeline("An iteration", ((0, "0 s"),), (("worker-0", (bar,)),), "One of one.")
+    cell = pair_matrix.Cell("pair", "a to b: 1 GB/s", "1", "#fde725", "black")
+    matrix = pair_matrix.Matrix("tcp", "1", (("a", (cell,)),))
+    block = pair_matrix.Block(
+        "Mine", ("b",), (matrix,), (), ("0.5", "2"), ("#440154", "#fde725"), "", "roomy", "median"
+    )
+    install(matrices=lambda _run: [block], timelines=lambda _run: iter([lane]))
+    page = html.render(run)
+    assert 'aria-label="a to b: 1 GB/s"' in page
+    assert 'title="load\n1 s">load</i>' in page
 
 
 def test_matrices_that_fail_are_replaced_by_the_error(monkeypatch, run):

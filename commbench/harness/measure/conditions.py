@@ -22,11 +22,9 @@ from commbench.launchers.base import SCHEDULER, RunningCluster, ask
 from commbench.machine import cores, environment, gpu
 from commbench.machine.topology.workers import worker_location
 from commbench.model import ClusterSpec, Launch
-from commbench.model.observed import GPU_MEMORY, CoreUse, IdleCost, Setting, WorkerPlace
+from commbench.model.observed import GPU_MEMORY, LOCAL, CoreUse, IdleCost, Setting, WorkerPlace
 from commbench.store.emitter import Emit
 
-LOCAL = "local"
-"""The name of the host on which the run was started."""
 _CUPYS = "rmm_cupy_allocator"
 _N_REQUESTS = 10
 _SETTLE_SECONDS = 0.5

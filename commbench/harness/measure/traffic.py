@@ -17,6 +17,7 @@ from commbench.launchers.base import RunningCluster
 from commbench.machine import environment
 from commbench.model import Launch
 from commbench.model.observed import (
+    LOCAL,
     LogCount,
     NetworkCounter,
     Record,
@@ -53,7 +54,7 @@ def network_bytes(launch: Launch, iteration: int, before: Mapping[str, int]) -> 
     for name, nbytes in network_counters().items():
         nbytes -= before.get(name, 0)
         common = record_keys.keys(launch, iteration)
-        yield NetworkCounter(**common, host="local", interface=name, nbytes=nbytes)
+        yield NetworkCounter(**common, host=LOCAL, interface=name, nbytes=nbytes)
 
 
 def fetches(

@@ -21,13 +21,11 @@ from commbench.analysis.run import Run
 from commbench.analysis.warnings import Disturbance
 from commbench.reports import sections as parts
 from commbench.reports.figures import Drawing, drawn, drawn_narrow
-from commbench.reports.html import pair_matrix, timeline
+from commbench.reports.html.pair_matrix import Block
+from commbench.reports.html.timeline import Timeline
 from commbench.reports.opening import opening
 from commbench.reports.sections import Quantity, Section, Table, heading, printable
-from commbench.reports.sections.iteration_tables import BAR
 
-_TIMES = "workload-time"
-"""The figure that makes bars of text unnecessary."""
 _MAX_SVG = 1_000_000
 """The maximum bytes of an SVG image; larger figures are PNG, which browsers draw faster."""
 
@@ -41,8 +39,8 @@ class Part:
     section: Section
     figures: list[Drawing]
     tables: list[Table]
-    matrices: Sequence[pair_matrix.Block] = ()
-    timelines: Sequence[timeline.Timeline] = ()
+    matrices: Sequence[Block] = ()
+    timelines: Sequence[Timeline] = ()
 
     @property
     def is_shown(self) -> bool:
@@ -85,12 +83,11 @@ def render(run: Run) -> str:
 
 
 def page_opening(figure: Drawing | None, run: Run, *, warns: bool = True) -> list[str | Table]:
-    """Return the parts of the opening, without bars of text below a figure of times."""
-    is_drawn = figure is not None and figure.name == _TIMES
+    """Return the parts of the opening, without the tables that the figure makes unnecessary."""
     return [
         part
         for part in opening(run, warns=warns)
-        if isinstance(part, str) or not (is_drawn and BAR in part.columns)
+        if isinstance(part, str) or not (figure and part.figure == figure.name)
     ]
 
 
@@ -110,10 +107,8 @@ def _parts(run: Run) -> Iterator[Part]:
         figures = [drawings.pop(each) for each in section.figures if each in drawings]
         part = Part(name, section, figures, tables=parts.safe_tables(section, run, page=True))
         with parts.guarded(section.title, part.tables):
-            if "pair-bandwidth" in section.figures:
-                part.matrices = pair_matrix.blocks(run)
-            if "task-stream" in section.figures:
-                part.timelines = timeline.timelines(run)
+            part.matrices = [*section.matrices(run)]
+            part.timelines = [*section.timelines(run)]
         if part.figures or part.matrices or part.tables:
             yield part
 

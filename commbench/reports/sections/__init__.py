@@ -5,19 +5,23 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from commbench import stats
 from commbench.analysis.run import Run
-from commbench.backends import parse
-from commbench.errors import CommbenchError, ResultsError, UnknownNameError
+from commbench.backends import installed
+from commbench.errors import ResultsError, UnknownNameError
 from commbench.model import Manifest, registry
 from commbench.model.units import format_bandwidth, format_message_size, format_seconds
 from commbench.stats.links import is_elsewhere
+
+if TYPE_CHECKING:
+    from commbench.reports.html.pair_matrix import Block
+    from commbench.reports.html.timeline import Timeline
 
 CHANNELS = {
     "gather": ("", "From the receivers' transfer logs"),
@@ -43,15 +47,17 @@ class Table:
     note: str = ""
     text_columns: frozenset[str] = frozenset()
     """Columns of prose: aligned left, and wrapped if the page is narrow."""
+    figure: str = ""
+    """The name of a figure that makes the table unnecessary in the opening of a page."""
 
     @classmethod
     def from_columns(
         cls, title: str, columns: Mapping[str, Iterable[str]], note: str = "",
-        text_columns: Iterable[str] = (),
+        text_columns: Iterable[str] = (), figure: str = "",
     ) -> Table:  # fmt: skip
         """Return a table of these columns, given by their titles."""
         rows = tuple(zip(*columns.values(), strict=True))
-        return cls(title, tuple(columns), rows, note, frozenset(text_columns))
+        return cls(title, tuple(columns), rows, note, frozenset(text_columns), figure)
 
     @property
     def titles(self) -> tuple[str, ...]:
@@ -75,6 +81,9 @@ class Section:
         Returns the tables of the HTML page, if they differ.
     figures
         The names of the figures of the HTML page.
+    matrices, timelines
+        Return the interactive matrices and time lines of the HTML page, as
+        ``reports/html/pair_matrix.py`` and ``timeline.py`` define them.
     opening
         Returns lines and tables for the report's opening, which has about 35 lines in all.
     to_read, not_to_conclude
@@ -87,6 +96,8 @@ class Section:
     tables: Callable[[Run], Iterable[Table]]
     page_tables: Callable[[Run], Iterable[Table]] | None = None
     figures: tuple[str, ...] = ()
+    matrices: Callable[[Run], Iterable[Block]] = lambda _run: ()
+    timelines: Callable[[Run], Iterable[Timeline]] = lambda _run: ()
     opening: Callable[[Run], Iterable[str | Table]] = lambda _run: ()
     to_read: str = ""
     not_to_conclude: str = ""
@@ -315,9 +326,7 @@ def with_tuning(names: Iterable[str], device: str = "cpu") -> list[str]:
     """
     tunings: dict[str, dict[str, str]] = {}
     for name in names:
-        # Runs may have backends of plug-ins that are not installed.
-        with suppress(CommbenchError):
-            backend = parse(name)
+        if backend := installed(name):
             tunings.setdefault(backend.head, {})[name] = backend.tuning
     shown = {
         name: f"{name} ({tuning})"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -38,6 +38,9 @@ from commbench.reports.sections.differences import (
 )
 from commbench.stats.selection import outer_regions
 
+if TYPE_CHECKING:
+    from commbench.reports.html.timeline import Timeline
+
 _MAX_OPENING = 12
 """The maximum cases of which the opening shows the times."""
 _MAX_TASKS = 20
@@ -53,8 +56,8 @@ _LARGE_GRAPHS = 10_000_000
 """The bytes from which Dask warns of the size of a graph."""
 _NEAR = 0.8
 """The share of the largest increase from which the second one is named, too."""
-BAR = "bar"
-"""The column that figures make unnecessary."""
+_FIGURE = "workload-time"
+_BAR = "bar"
 _LONGEST_BAR, _SHORTEST_BAR = 16, 6
 _ALIKE = 1.05
 _WIDTH = 80
@@ -134,9 +137,10 @@ def time_opening(run: Run) -> Iterator[Table]:
         )
         yield Table.from_columns(
             "" if alone else str(run.case_labels[first.case_id]),
-            {**times, BAR: bars, **ratios},
+            {**times, _BAR: bars, **ratios},
             " ".join(filter(None, notes)),
-            text_columns={BAR},
+            text_columns={_BAR},
+            figure=_FIGURE,
         )
 
 
@@ -176,12 +180,13 @@ def _region_table(run: Run, table: pd.DataFrame, title: str = "") -> Table:
             "region": table.workload,
             "times": quantities(str, table.n_samples),
             "median": map(median_time, table.itertuples()),
-            BAR: map(_bar, table.median_s / table.median_s.max()),
+            _BAR: map(_bar, table.median_s / table.median_s.max()),
             "between\nworkers": quantities(format_bytes, table.moved_bytes),
             "CPU s": map(number, table.cpu_s),
         },
         " ".join(filter(None, notes)),
-        text_columns={BAR},
+        text_columns={_BAR},
+        figure=_FIGURE,
     )
 
 
@@ -517,6 +522,13 @@ def _cause(
     return f"{slow} takes {total} longer than {fast}: {', '.join(parts)}"
 
 
+def _timelines(run: Run) -> list[Timeline]:
+    # This imports matplotlib.
+    from commbench.reports.html import timeline
+
+    return timeline.timelines(run)
+
+
 def _percent(share: float) -> str:
     return Quantity("0", 100 * share) if share < 0.0005 else number(100 * share)
 
@@ -525,7 +537,7 @@ TIME = Section(
     title="Time per iteration",
     position=20,
     tables=time_tables,
-    figures=("workload-time",),
+    figures=(_FIGURE,),
     opening=time_opening,
     to_read="A dot is the median of one launch, the upright bar the median of the dots, the line "
     "its confidence interval. How far the dots of one colour lie apart is what a second cluster, "
@@ -538,6 +550,7 @@ PROFILE = Section(
     position=30,
     tables=profile_tables,
     figures=("worker-profile", "communication", "task-stream"),
+    timelines=_timelines,
     opening=profile_opening,
     to_read="No core is time in which a thread could have run, but others had the cores; "
     "receiving and await data are time in which data were coming in. The task stream has the same "

@@ -41,6 +41,8 @@ from commbench.stats.stragglers import (
 if TYPE_CHECKING:
     import pandas as pd
 
+    from commbench.reports.html.pair_matrix import Block
+
 _MAX_OPENING = 6
 """The maximum backends of which the opening shows the transports."""
 _MAX_PAIRS = 24
@@ -372,10 +374,17 @@ def _is_fast_alone(pair: pd.Series, run: Run) -> bool:
     return pair["channel"] == ROUNDS and bool(is_fast.any())
 
 
+def _matrices(run: Run) -> list[Block]:
+    # This imports matplotlib.
+    from commbench.reports.html import pair_matrix
+
+    return pair_matrix.blocks(run)
+
+
 SECTION = Section(
     title="Pairs of workers", position=80, tables=tables,
     page_tables=partial(tables, max_pairs=_MAX_PAIRS_ON_PAGE),
-    figures=("pair-bandwidth",), opening=opening,
+    figures=("pair-bandwidth",), matrices=_matrices, opening=opening,
     to_read="The row is the sender, the column the receiver. A cell has the median of single "
     "transfers, in figures between their quartiles; its colour compares it with the backend's "
     "median pair. Red frames are the pairs that are slow by a test, not by colour.",
