@@ -5,9 +5,9 @@ from .analysis.findings import CaseRecords as CaseRecords
 from .analysis.findings import Rule as Rule
 from .analysis.run import Run as Run
 from .analysis.run import load as load
-from .backends.base import Backend as Backend
-from .backends.base import Transport as Transport
-from .backends.base import Unavailability as Unavailability
+from .backends.backend import Backend as Backend
+from .backends.backend import Transport as Transport
+from .backends.backend import Unavailability as Unavailability
 from .backends.endpoints import Endpoint as Endpoint
 from .backends.endpoints import Endpoints as Endpoints
 from .backends.tcp_endpoints import BLOCKING_TCP as BLOCKING_TCP
@@ -22,10 +22,10 @@ from .errors import ResultsError as ResultsError
 from .errors import UnavailableError as UnavailableError
 from .errors import UsageError as UsageError
 from .errors import VerificationError as VerificationError
-from .launchers.base import Launcher as Launcher
-from .launchers.base import RunningCluster as RunningCluster
-from .launchers.base import preload_environment as preload_environment
-from .launchers.base import worker_preloads as worker_preloads
+from .launchers.launcher import Launcher as Launcher
+from .launchers.launcher import RunningCluster as RunningCluster
+from .launchers.launcher import preload_environment as preload_environment
+from .launchers.launcher import worker_preloads as worker_preloads
 from .launchers.members import check_workers as check_workers
 from .launchers.members import unwatch_workers as unwatch_workers
 from .launchers.members import wait_for_workers as wait_for_workers
@@ -45,10 +45,6 @@ from .reports.sections import Table as Table
 from .reports.sections import reading as reading
 from .studies.notebook import load_ipython_extension as load_ipython_extension
 from .studies.profile import profile as profile
-from .workloads.base import ClusterWorkload as ClusterWorkload
-from .workloads.base import FetchWorkload as FetchWorkload
-from .workloads.base import PairWorkload as PairWorkload
-from .workloads.base import option as option
 from .workloads.device import array_library as array_library
 from .workloads.device import finished_blocks as finished_blocks
 from .workloads.device import persist_input as persist_input
@@ -56,5 +52,9 @@ from .workloads.device import uniform_array as uniform_array
 from .workloads.device import uniform_block as uniform_block
 from .workloads.device import verify_blocks as verify_blocks
 from .workloads.placement import rebalance as rebalance
+from .workloads.workload import ClusterWorkload as ClusterWorkload
+from .workloads.workload import FetchWorkload as FetchWorkload
+from .workloads.workload import PairWorkload as PairWorkload
+from .workloads.workload import option as option
 
 __version__: str

@@ -15,7 +15,7 @@ from typing import Any
 import builders
 import simulated
 
-from commbench.harness import transfers
+from commbench.harness import transfer_log
 from commbench.harness.measure import traffic
 from commbench.launchers import members
 from commbench.model import Case, ClusterSpec
@@ -80,7 +80,7 @@ def _client(address: str, case_id: str, n_entries: int, run: Path) -> dict[str, 
     with Client(address, set_as_default=False, timeout=60) as client:
         workers = members.workers_by_address(client)
         names = {address: str(info["name"]) for address, info in workers.items()}
-        client.register_plugin(transfers.TransferLog())
+        client.register_plugin(transfer_log.TransferLog())
         client.run(simulated.fill, n_entries)
         null = os.fdopen(os.open(os.devnull, os.O_WRONLY), "wb")
         emit, counting = emitter.Recorder(null, run, "client"), _Counting(client)

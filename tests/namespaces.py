@@ -29,7 +29,7 @@ PAYLOAD_SHARE = (_MTU - _IP_AND_TCP) / (_MTU + _ETHERNET)
 LAUNCHER = """
 import os
 
-from commbench.launchers.base import Launcher
+from commbench.launchers.launcher import Launcher
 from commbench.launchers.local import CHILD_COMMAND, LocalCluster, equal_share
 
 

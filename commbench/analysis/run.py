@@ -17,12 +17,12 @@ from commbench.harness.cases import make_workload
 from commbench.model import FETCHES, LAYERS, Case, Manifest, Suite, registry
 from commbench.model.observed import Record
 from commbench.store import directory, records, tables
-from commbench.workloads.base import FetchWorkload, PairWorkload
+from commbench.workloads.workload import FetchWorkload, PairWorkload
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from commbench.stats.pairs import PairBandwidths
+    from commbench.stats.worker_pairs import PairBandwidths
 
 
 def _result(text: str) -> Any:

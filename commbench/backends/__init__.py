@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from commbench.backends.base import Backend
+from commbench.backends.backend import Backend
 from commbench.errors import CommbenchError, UsageError
 from commbench.model import registry
 

@@ -14,8 +14,8 @@ from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from commbench.backends.base import Transport
-from commbench.mpi import device
+from commbench.backends.backend import Transport
+from commbench.mpi import gpu_frames
 
 
 def repeats(size: int) -> int:
@@ -158,24 +158,24 @@ class DeviceEndpoint(Endpoint):
 
     def _host(self, buffer: Any) -> Any:
         """Return the buffer to pass to the carrier; it is the same for the same `buffer`."""
-        if self.carrier.takes_gpu or not device.is_device(buffer):
+        if self.carrier.takes_gpu or not gpu_frames.is_device(buffer):
             return buffer
         for known, host in self._pinned:
             if known is buffer:
                 return host
-        self._pinned = [(buffer, device.pinned(buffer.nbytes)), *self._pinned[: _N_BUFFERS - 1]]
+        self._pinned = [(buffer, gpu_frames.pinned(buffer.nbytes)), *self._pinned[: _N_BUFFERS - 1]]
         return self._pinned[0][1]
 
     def _down(self, buffer: Any, count: int) -> Any:
         host = self._host(buffer)
         for _ in range(count if host is not buffer else 0):
-            device.copy_down(buffer, host)
+            gpu_frames.copy_down(buffer, host)
         return host
 
     def _up(self, buffer: Any, count: int) -> None:
         host = self._host(buffer)
         for _ in range(count if host is not buffer else 0):
-            device.copy_up(host, buffer)
+            gpu_frames.copy_up(host, buffer)
 
     async def send(self, buffer: Any) -> None:  # noqa: D102
         await self.carrier.send(self._down(buffer, 1))

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commbench.backends.base import STAGED, Backend, Transport, Unavailability
+from commbench.backends.backend import STAGED, Backend, Transport, Unavailability
 from commbench.backends.ucx import log_variables, logged
 from commbench.machine.installed import install_command, package_version
 
@@ -84,18 +84,20 @@ class MpiBackend(Backend):
     def transport(comm: Any) -> Transport:
         """Return the lanes that UCX logged for local or remote peers, if MPI uses UCX."""
         from commbench.machine import gpu
-        from commbench.mpi import device
+        from commbench.mpi import gpu_frames
 
         used = _lanes(comm)
         if not gpu.in_use():
             return used
         path = comm.extra_info["gpu_memory"]
         how = {
-            device.DIRECT: "this MPI takes GPU memory as it is",
-            device.STAGED: "this MPI is not CUDA-aware: GPU memory is staged in pinned host memory",
-            device.HOST: "an end had no CuPy, RMM or GPU when they met: Dask copies to the host",
+            gpu_frames.DIRECT: "this MPI takes GPU memory as it is",
+            gpu_frames.STAGED: "this MPI is not CUDA-aware: GPU memory is staged in pinned host "
+            "memory",
+            gpu_frames.HOST: "an end had no CuPy, RMM or GPU when they met: Dask copies to the "
+            "host",
         }[path]
-        name = used.name if path == device.DIRECT else used.name + STAGED
+        name = used.name if path == gpu_frames.DIRECT else used.name + STAGED
         return Transport(name, f"{used.evidence}; {how}")
 
     def contradiction(self, transport: str) -> str:  # noqa: D102

@@ -20,7 +20,7 @@ from distributed.comm import listen as dask_listen
 from commbench.backends.endpoints import Endpoint, Endpoints, Handler, repeats
 from commbench.backends.mpi import compiler
 from commbench.errors import LaunchError, VerificationError
-from commbench.mpi import device
+from commbench.mpi import gpu_frames
 from commbench.mpi.libraries import loaded
 from commbench.mpi.runtime import runtime
 from commbench.mpi.transfers import Transfer
@@ -37,7 +37,7 @@ class _CommEndpoint(Endpoint):
     def __init__(self, comm: Any, send_tag: int, receive_tag: int) -> None:
         self._comm, self._send_tag, self._receive_tag = comm, send_tag, receive_tag
         self.extra_info = comm.extra_info
-        self.takes_gpu = comm.extra_info["gpu_memory"] == device.DIRECT
+        self.takes_gpu = comm.extra_info["gpu_memory"] == gpu_frames.DIRECT
         self.local_address, self.peer_address = comm.local_address, comm.peer_address
 
     @classmethod
@@ -139,7 +139,7 @@ class BlockingMpiEndpoint(_CommEndpoint):
         for known, address in self._addresses:
             if known is buffer:
                 return ctypes.c_void_p(address)
-        on_gpu = device.is_device(buffer)
+        on_gpu = gpu_frames.is_device(buffer)
         address = buffer.data.ptr if on_gpu else buffer.ctypes.data
         self._addresses = [(buffer, address), *self._addresses[:2]]
         return self._address(buffer)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commbench.backends.base import STAGED, Backend, Transport, Unavailability
+from commbench.backends.backend import STAGED, Backend, Transport, Unavailability
 from commbench.machine.gpu import in_use
 
 if TYPE_CHECKING:

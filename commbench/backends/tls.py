@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from commbench.backends.base import Backend, Transport, Unavailability
+from commbench.backends.backend import Backend, Transport, Unavailability
 from commbench.backends.tcp import TcpBackend
 
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from commbench.backends.base import Backend, Transport, Unavailability
+from commbench.backends.backend import Backend, Transport, Unavailability
 from commbench.errors import UsageError
 from commbench.machine import installed
 

@@ -19,7 +19,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from commbench.backends.base import Transport
+from commbench.backends.backend import Transport
 from commbench.backends.endpoints import Endpoint, Endpoints, Handler, Tool, ToolTimes
 from commbench.backends.ucx import TESTS, TOOL, fastest, logged
 from commbench.errors import LaunchError

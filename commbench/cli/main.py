@@ -25,7 +25,7 @@ from commbench.harness import interrupts
 from commbench.model import registry
 
 if TYPE_CHECKING:
-    from commbench.backends.base import Unavailability
+    from commbench.backends.backend import Unavailability
 
 _COMMANDS = {
     "run": "run_command:run",

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_h
 
 from commbench import workloads
 from commbench.backends import parse
-from commbench.backends.base import Backend, Unavailability
+from commbench.backends.backend import Backend, Unavailability
 from commbench.errors import UnknownNameError, UsageError
-from commbench.launchers.base import memory_limit
+from commbench.launchers.launcher import memory_limit
 from commbench.machine import gpu
 from commbench.model import Case, ClusterSpec, Launch, Suite, registry, units
-from commbench.workloads.base import MODES, Context, PairWorkload, Workload
+from commbench.workloads.workload import MODES, Context, PairWorkload, Workload
 
 if TYPE_CHECKING:
     import cattrs

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from commbench import backends
-from commbench.backends.base import Backend
+from commbench.backends.backend import Backend
 from commbench.errors import CommbenchError, UnwritableError, VerificationError
 from commbench.harness.measure import conditions
 from commbench.machine import process
@@ -27,7 +27,7 @@ from commbench.model import Launch, registry
 from commbench.model.observed import Failure
 from commbench.store import emitter, records
 from commbench.store.emitter import Emitter
-from commbench.workloads.base import ClusterWorkload, PairWorkload
+from commbench.workloads.workload import ClusterWorkload, PairWorkload
 
 LOG = "launch.log"
 """The file with the standard output and error, in the launch's scratch folder."""

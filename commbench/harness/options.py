@@ -24,7 +24,7 @@ from commbench.errors import UnavailableError, UsageError
 from commbench.model import Case, ClusterSpec, Manifest, Stopping, Suite, registry, units
 from commbench.store import directory
 from commbench.workloads import device as devices
-from commbench.workloads.base import ClusterWorkload, Workload
+from commbench.workloads.workload import ClusterWorkload, Workload
 
 if TYPE_CHECKING:
     _ParamType = click.ParamType[Any, Any]

@@ -12,11 +12,11 @@ from pathlib import Path
 from commbench import workloads
 from commbench.backends import parse
 from commbench.harness.cases import make_workload
-from commbench.launchers.base import Launcher
+from commbench.launchers.launcher import Launcher
 from commbench.machine import cores, environment
 from commbench.model import Case, Stopping, Suite, registry
 from commbench.model.units import format_duration
-from commbench.workloads.base import (
+from commbench.workloads.workload import (
     MODES,
     ClusterWorkload,
     FetchWorkload,

@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 from commbench import backends, workloads
-from commbench.backends.base import Backend
+from commbench.backends.backend import Backend
 from commbench.errors import LaunchError, UnwritableError
 from commbench.harness.launch import ENDED, LOG, UNWRITABLE
-from commbench.launchers.base import Launcher, dask_variables
+from commbench.launchers.launcher import Launcher, dask_variables
 from commbench.launchers.local import nanny_environment
 from commbench.machine import gpu, process
 from commbench.model import Launch, registry

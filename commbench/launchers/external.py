@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 from commbench.errors import LaunchError, UsageError
 from commbench.launchers import members
-from commbench.launchers.base import Launcher, RunningCluster
+from commbench.launchers.launcher import Launcher, RunningCluster
 from commbench.model import ClusterSpec
 
 if TYPE_CHECKING:
-    from commbench.backends.base import Backend
+    from commbench.backends.backend import Backend
 
 _ANSWER_SECONDS = 10.0
 """The time limit for connecting, long enough for a busy scheduler."""

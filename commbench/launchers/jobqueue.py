@@ -24,14 +24,19 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from commbench.errors import LaunchError, UnavailableError, UsageError
 from commbench.launchers import members
-from commbench.launchers.base import Launcher, RunningCluster, dask_variables, preload_environment
+from commbench.launchers.launcher import (
+    Launcher,
+    RunningCluster,
+    dask_variables,
+    preload_environment,
+)
 from commbench.launchers.local import LocalCluster, nanny_environment
 from commbench.launchers.members import SEARCH_PATHS, forwarded_env
 from commbench.machine import gpu, process
 from commbench.model import ClusterSpec
 
 if TYPE_CHECKING:
-    from commbench.backends.base import Backend
+    from commbench.backends.backend import Backend
 
 _UNKNOWN_SCHEDULER = "tcp://SCHEDULER:PORT"
 _OURS = frozenset(

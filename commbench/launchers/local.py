@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 
 from commbench.errors import LaunchError, UsageError
 from commbench.launchers import child, members
-from commbench.launchers.base import (
+from commbench.launchers.launcher import (
     Launcher,
     RunningCluster,
     memory_limit,
@@ -39,7 +39,7 @@ from commbench.machine import environment, gpu, process
 from commbench.model import ClusterSpec, Placement, registry
 
 if TYPE_CHECKING:
-    from commbench.backends.base import Backend
+    from commbench.backends.backend import Backend
 
 CHILD_COMMAND = (sys.executable, "-m", "commbench.launchers.child")
 _IMPORTED = tuple(f"distributed.cli.dask_{name}" for name in ("scheduler", "worker", "spec"))

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from commbench.errors import LaunchError
-from commbench.launchers.base import SCHEDULER, RunningCluster
+from commbench.launchers.launcher import SCHEDULER, RunningCluster
 from commbench.machine import process
 from commbench.machine.environment import SECRETS, kernel_id
 from commbench.model import ClusterSpec

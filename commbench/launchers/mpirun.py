@@ -18,7 +18,7 @@ import psutil
 
 from commbench.errors import LaunchError, UnavailableError, UsageError
 from commbench.launchers import members
-from commbench.launchers.base import (
+from commbench.launchers.launcher import (
     Launcher,
     RunningCluster,
     memory_limit,
@@ -29,7 +29,7 @@ from commbench.machine import environment, gpu, installed
 from commbench.model import ClusterSpec, registry
 
 if TYPE_CHECKING:
-    from commbench.backends.base import Backend
+    from commbench.backends.backend import Backend
 
 _VERSION_SECONDS = 10.0
 # Without them, hydra uses the nodes of a job of Slurm, PBS and others.

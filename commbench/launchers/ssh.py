@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from commbench.errors import LaunchError, UsageError
 from commbench.launchers import members
-from commbench.launchers.base import (
+from commbench.launchers.launcher import (
     Launcher,
     RunningCluster,
     memory_limit,
@@ -38,7 +38,7 @@ from commbench.machine.environment import SECRETS
 from commbench.model import ClusterSpec, registry
 
 if TYPE_CHECKING:
-    from commbench.backends.base import Backend
+    from commbench.backends.backend import Backend
 
 _CONNECT = ("username", "port", "known_hosts", "client_keys", "config")
 _NONE = {("known_hosts", "None"): None}

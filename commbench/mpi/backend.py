@@ -27,7 +27,7 @@ from distributed.utils import get_ip
 from tornado import netutil
 
 from commbench.errors import UnavailableError
-from commbench.mpi import device
+from commbench.mpi import gpu_frames
 from commbench.mpi.channel import Channel
 from commbench.mpi.comm import MPIComm
 from commbench.mpi.control import Control
@@ -68,7 +68,7 @@ async def _establish(
     mpi = runtime()
     tag = mpi.tags.allocate()
     # What a scheduler has received it must be able to send on over any connection.
-    gpu_memory = device.path() if deserialize else device.HOST
+    gpu_memory = gpu_frames.path() if deserialize else gpu_frames.HOST
     hello = Hello(
         process=mpi.process, mode=mpi.mode, library=mpi.library, world=mpi.world, rank=mpi.rank,
         host=mpi.host, pid=mpi.pid, tag=tag, gpu_memory=gpu_memory, nonce=secrets.token_hex(16),
@@ -101,7 +101,7 @@ async def _establish(
         deserialize=deserialize,
         mode=mode,
         library=mpi.library,
-        gpu_memory=device.agreed(gpu_memory, theirs.gpu_memory),
+        gpu_memory=gpu_frames.agreed(gpu_memory, theirs.gpu_memory),
     )
 
 

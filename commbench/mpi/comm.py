@@ -13,7 +13,7 @@ from distributed.comm.core import Comm, CommClosedError
 from distributed.comm.utils import from_frames, to_frames
 from distributed.utils import ensure_memoryview, offload
 
-from commbench.mpi import device, wire_format
+from commbench.mpi import gpu_frames, wire_format
 from commbench.mpi.channel import Channel, ChannelClosedError
 
 __all__ = ["MPIComm"]
@@ -46,7 +46,7 @@ class MPIComm(Comm):  # type: ignore[misc]
     library
         The MPI library.
     gpu_memory
-        How GPU memory travels, as in :mod:`commbench.mpi.device`.
+        How GPU memory travels, as in :mod:`commbench.mpi.gpu_frames`.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ class MPIComm(Comm):  # type: ignore[misc]
         deserialize: bool,
         mode: str,
         library: str,
-        gpu_memory: str = device.HOST,
+        gpu_memory: str = gpu_frames.HOST,
     ) -> None:
         super().__init__(deserialize=deserialize)
         # distributed.comm.core reads these two by their private names.
@@ -71,7 +71,7 @@ class MPIComm(Comm):  # type: ignore[misc]
         self._peer_addr = peer_address
         self.channel = channel
         self._extra_info = {"mode": mode, "library": library, "gpu_memory": gpu_memory}
-        self._serializers = None if gpu_memory == device.HOST else _ON_GPUS
+        self._serializers = None if gpu_memory == gpu_frames.HOST else _ON_GPUS
         loop = asyncio.get_running_loop()
         self._finalizer = weakref.finalize(self, _close_dangling, channel, loop, repr(self))
         self._finalizer.atexit = False
@@ -158,10 +158,10 @@ class MPIComm(Comm):  # type: ignore[misc]
 
     def _send_marked(self, frames: list[Any]) -> int:
         """Send frames, some of which may be in GPU memory."""
-        on_device = {index for index, frame in enumerate(frames) if device.is_device(frame)}
+        on_device = {index for index, frame in enumerate(frames) if gpu_frames.is_device(frame)}
         return self.channel.send(
             [
-                device.outgoing(frame) if index in on_device
+                gpu_frames.outgoing(frame) if index in on_device
                 else frame if type(frame) is bytes
                 else ensure_memoryview(frame)
                 for index, frame in enumerate(frames)

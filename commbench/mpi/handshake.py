@@ -124,7 +124,7 @@ class Hello:
     tag
         The tag on which this end receives.
     gpu_memory
-        The path of GPU memory at this end, as in :mod:`commbench.mpi.device`.
+        The path of GPU memory at this end, as in :mod:`commbench.mpi.gpu_frames`.
     nonce
         Random, and new for each connection.
     """

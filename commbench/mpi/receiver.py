@@ -10,8 +10,8 @@ import numpy as np
 
 from commbench.mpi import peer_failure, wire_format
 from commbench.mpi.buffers import BUFFERS
-from commbench.mpi.device import Incoming
 from commbench.mpi.engine import Engine
+from commbench.mpi.gpu_frames import Incoming
 from commbench.mpi.transfers import INTERRUPTED, Transfer
 
 __all__ = ["Receiver"]

@@ -40,7 +40,7 @@ from commbench.mpi.peer_failure import install_log_handler
 from commbench.mpi.receive_queue import SENDERS, ReceiveQueue
 from commbench.mpi.shared_memory import host, made_by, segments, unlink_files
 from commbench.mpi.tags import TagAllocator
-from commbench.mpi.ucx import ucx_environment
+from commbench.mpi.ucx_settings import ucx_environment
 
 __all__ = ["Runtime", "runtime"]
 

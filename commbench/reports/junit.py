@@ -14,8 +14,8 @@ from xml.etree import ElementTree
 from commbench.analysis.run import Run
 from commbench.model import Case, Manifest
 from commbench.model.units import format_message_size
-from commbench.reports.findings import conclusion
 from commbench.reports.sections import median_time, printable
+from commbench.reports.sentences import conclusion
 
 
 def render(run: Run) -> str:

@@ -8,9 +8,9 @@ import jinja2
 
 from commbench.analysis.run import Run
 from commbench.reports.figures import first_drawn
-from commbench.reports.findings import details
 from commbench.reports.html import page_opening
 from commbench.reports.sections import heading, printable
+from commbench.reports.sentences import details
 
 _TEMPLATE = """\
 <div style="max-width: 50em">

@@ -19,7 +19,7 @@ from commbench.analysis.run import Run
 from commbench.harness.options import MAX_REMEDIES
 from commbench.model import LAYERS, Comparison, Stopping
 from commbench.model.units import format_seconds
-from commbench.reports import findings
+from commbench.reports import sentences
 from commbench.reports.sections import (
     Table,
     guarded,
@@ -69,26 +69,26 @@ def opening(run: Run, *, warns: bool = True) -> Iterator[str | Table]:
     `warns` is false.
     """
     wins = wins_table.verdict(run)
-    sentences = [*scaling_table.verdicts(run), wins] if wins else verdicts(run)
-    if not sentences:
+    answers = [*scaling_table.verdicts(run), wins] if wins else verdicts(run)
+    if not answers:
         if failures := [*FAILURES.opening(run)]:
             yield _paragraph(
                 ["No launch ended well: there is nothing to report.", *map(str, failures)]
             )
         return
-    if not wins and len(sentences) > _MAX_VERDICTS:
-        rest = f"The tables have {len(sentences) - _MAX_VERDICTS} more."
-        sentences = [*sentences[:_MAX_VERDICTS], rest]
+    if not wins and len(answers) > _MAX_VERDICTS:
+        rest = f"The tables have {len(answers) - _MAX_VERDICTS} more."
+        answers = [*answers[:_MAX_VERDICTS], rest]
     # Of those that are compared, it is the slower ones that need an explanation.
     twins = {case.id for case in run.suite.cases if case.original}
     beaten = {slow for _, slow in slowdowns(run.comparisons)} - twins
-    shown = findings.largest(run, _MAX_FINDINGS, beaten)
-    causes = [*(findings.sentence(run, group) for group in shown), *no_slow_pair(run)]
+    shown = sentences.largest(run, _MAX_FINDINGS, beaten)
+    causes = [*(sentences.sentence(run, group) for group in shown), *no_slow_pair(run)]
     # Without a comparison of a computation, the question is which link is slow.
     if run.comparisons or (run.summaries["layer"] == "workload").any():
-        yield _paragraph([*sentences, *causes])
+        yield _paragraph([*answers, *causes])
     else:
-        yield _paragraph([*causes, *sentences])
+        yield _paragraph([*causes, *answers])
     parts: list[str | Table] = []
     for section in sections():
         problems: list[Table] = []
@@ -100,7 +100,7 @@ def opening(run: Run, *, warns: bool = True) -> Iterator[str | Table]:
     # Their sentences name the cases with such a finding, unless there are too many.
     named = [each for each in run.findings if each.rule in rules and each.effect.is_known]
     n_named = Counter(each.rule for each in named)
-    named = [each for each in named if n_named[each.rule] <= 1 + findings.MAX_NAMES]
+    named = [each for each in named if n_named[each.rule] <= 1 + sentences.MAX_NAMES]
     explained = {(each.rule, case_id) for each in named for case_id in ("", each.case_id)}
     parts += _warnings(run, explained) if warns else ()
     for is_table, group in groupby(parts, lambda part: isinstance(part, Table)):

@@ -6,16 +6,7 @@ from .graphs import lines, statements, tasks_per_iteration
 from .inference import CONFIDENCE, MIN_LAUNCHES, median_interval
 from .layer_costs import LATENCY_MODES, additions, load_bandwidths, pingpong_mode, shown_sizes
 from .link_model import link_models
-from .pairs import (
-    counting,
-    coverage,
-    link_bandwidths,
-    moved_bytes,
-    pair_bandwidths,
-    seconds_per_byte,
-    shuffles,
-)
-from .published import (
+from .published_figures import (
     PublishedComparison,
     machine,
     measured_quantities,
@@ -45,6 +36,15 @@ from .sequential import (
 from .stability import drifts, spreads
 from .stragglers import slow_latencies, slow_pairs
 from .summary import costs, idle_cores, launch_medians, summaries
+from .worker_pairs import (
+    counting,
+    coverage,
+    link_bandwidths,
+    moved_bytes,
+    pair_bandwidths,
+    seconds_per_byte,
+    shuffles,
+)
 from .worker_profile import profile_shares, worker_profiles, worker_times
 
 __all__ = [

@@ -1,7 +1,7 @@
 """Operations on grouped rows as NumPy arrays, without a Python object per row or group.
 
 Rows are sorted by the number of their group. DuckDB and polars take several times as long for the
-statistics of ``commbench.stats.pairs``; docs/scale.md has the figures.
+statistics of ``commbench.stats.worker_pairs``; docs/scale.md has the figures.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from commbench.analysis.run import Run
 from commbench.harness.cases import plan
 from commbench.model import Launch, Manifest, Suite
 from commbench.model.units import format_seconds
-from commbench.workloads.base import ClusterWorkload
+from commbench.workloads.workload import ClusterWorkload
 
 
 def pilot(suite: Suite, done: Mapping[str, int] | None = None) -> Suite:

@@ -26,9 +26,9 @@ _SLOW_CLOCKS = ("hpet", "acpi_pm", "jiffies", "refined-jiffies", "xen")
 _GPU_PACKAGES = ("cudf", "dask_cudf", "dask_cuda")
 # Run in a separate process, because MPI and UCX can't share one.
 _ASK_MPI = (
-    "from commbench.mpi import device, runtime\n"
+    "from commbench.mpi import gpu_frames, runtime\n"
     "print(runtime.runtime().library)\n"
-    "print(device.is_cuda_aware())"
+    "print(gpu_frames.is_cuda_aware())"
 )
 
 

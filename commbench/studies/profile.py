@@ -32,14 +32,14 @@ import cloudpickle
 
 from commbench import backends, errors, harness, machine
 from commbench.analysis.run import Run
-from commbench.backends.base import Backend
+from commbench.backends.backend import Backend
 from commbench.errors import CommbenchError, LaunchError, UsageError
 from commbench.harness import interrupts, line_times, measure, spill_counters, wire
 from commbench.harness.measure import cluster as timing
 from commbench.harness.measure import conditions, plugins, record_keys, traffic
 from commbench.harness.measure.plugins import Profiler
 from commbench.launchers import members
-from commbench.launchers.base import SCHEDULER, RunningCluster
+from commbench.launchers.launcher import SCHEDULER, RunningCluster
 from commbench.machine import cores, environment
 from commbench.model import USER_CODE, Case, ClusterSpec, Launch, Manifest, Suite
 from commbench.model.observed import (

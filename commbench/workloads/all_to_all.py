@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from commbench.errors import UsageError, VerificationError
-from commbench.workloads.base import Context, FetchWorkload, option
 from commbench.workloads.device import random_bytes
+from commbench.workloads.workload import Context, FetchWorkload, option
 
 _KIB, _MIB = 1 << 10, 1 << 20
 

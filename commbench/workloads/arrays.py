@@ -6,9 +6,9 @@ import math
 from typing import Any, ClassVar
 
 from commbench.errors import UsageError
-from commbench.workloads.base import ClusterWorkload, Context
 from commbench.workloads.device import persist_input, uniform_array
 from commbench.workloads.placement import rebalance
+from commbench.workloads.workload import ClusterWorkload, Context
 
 
 class ArrayWorkload(ClusterWorkload):

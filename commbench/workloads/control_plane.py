@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from commbench.errors import VerificationError
-from commbench.workloads.base import ClusterWorkload, Context, option
+from commbench.workloads.workload import ClusterWorkload, Context, option
 
 _SECONDS = 5e-3
 """The time of an operation, roughly."""

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 from commbench.errors import UsageError, VerificationError
-from commbench.workloads.base import ClusterWorkload, Context
 from commbench.workloads.device import finished_blocks, persist_input
 from commbench.workloads.placement import rebalance
+from commbench.workloads.workload import ClusterWorkload, Context
 
 MODULUS = 2**64
 SHUFFLE_HELP = (

@@ -17,9 +17,9 @@ from functools import reduce
 from typing import Any, ClassVar, Literal
 
 from commbench.errors import UsageError
-from commbench.workloads.base import Context, option
 from commbench.workloads.device import frame_library, uniform_block
 from commbench.workloads.frames import SHUFFLE_HELP, FrameWorkload, column_sums
+from commbench.workloads.workload import Context, option
 
 _DTYPES = {
     "('int64', 'max')": "int64", "('int64', 'count')": "int64", "('float64', 'mean')": "float64",

@@ -17,9 +17,9 @@ from typing import Any, ClassVar
 
 from commbench.errors import UsageError
 from commbench.workloads.arrays import SquareWorkload
-from commbench.workloads.base import Context, option
 from commbench.workloads.device import array_library, library, uniform_block, verify_blocks
 from commbench.workloads.placement import rebalance
+from commbench.workloads.workload import Context, option
 
 
 class MapOverlap(SquareWorkload):

@@ -18,9 +18,9 @@ from typing import Any, ClassVar
 
 from commbench.errors import VerificationError
 from commbench.workloads.arrays import SquareWorkload
-from commbench.workloads.base import option
 from commbench.workloads.device import finished_blocks, uniform_block
 from commbench.workloads.placement import rebalance
+from commbench.workloads.workload import option
 
 
 class MatMul(SquareWorkload):

@@ -23,7 +23,6 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 from commbench.errors import UsageError
-from commbench.workloads.base import Context, option
 from commbench.workloads.device import array_library, frame_library
 from commbench.workloads.frames import (
     SHUFFLE_HELP,
@@ -31,6 +30,7 @@ from commbench.workloads.frames import (
     column_sums,
     total,
 )
+from commbench.workloads.workload import Context, option
 
 _DTYPES = {"key": "int64", "payload_x": "int64", "payload_y": "int64"}
 

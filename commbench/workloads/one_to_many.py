@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from commbench.errors import UsageError, VerificationError
-from commbench.workloads.base import ClusterWorkload, Context, option
 from commbench.workloads.device import n_wrong_bytes, random_bytes, wait_finished
 from commbench.workloads.placement import rebalance
+from commbench.workloads.workload import ClusterWorkload, Context, option
 
 _MIB = 1 << 20
 

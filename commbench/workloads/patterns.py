@@ -27,7 +27,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal
 
 from commbench.errors import UsageError, VerificationError
-from commbench.workloads.base import ClusterWorkload, Context, option
+from commbench.workloads.workload import ClusterWorkload, Context, option
 
 _PERIOD = 3
 """The steps after which spread repeats, Task Bench's default."""

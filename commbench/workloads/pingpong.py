@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 
 from commbench.errors import UnknownNameError, UsageError, VerificationError
 from commbench.model.layers import LAYERS
-from commbench.workloads.base import MODES, Context, Mode, PairWorkload, option
 from commbench.workloads.device import array_library, random_bytes
+from commbench.workloads.workload import MODES, Context, Mode, PairWorkload, option
 
 _LARGE_MESSAGE = 8192
 _STAMP_BYTES = 8

@@ -28,9 +28,9 @@ from typing import Any, ClassVar, Literal
 
 from commbench.errors import UsageError
 from commbench.workloads.arrays import ArrayWorkload
-from commbench.workloads.base import Context, option
 from commbench.workloads.device import uniform_block, verify_blocks
 from commbench.workloads.placement import rebalance
+from commbench.workloads.workload import Context, option
 
 _PATTERNS: Mapping[str, tuple[tuple[Any, ...], tuple[Any, ...], float, float]] = {
     "tiles-to-rows": (("auto", "auto"), (-1, "auto"), 1, 1),

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Literal
 
-from commbench.workloads.base import Context, option
 from commbench.workloads.device import frame_library, uniform_block
 from commbench.workloads.frames import (
     SHUFFLE_HELP,
@@ -25,6 +24,7 @@ from commbench.workloads.frames import (
     column_sums,
     total,
 )
+from commbench.workloads.workload import Context, option
 
 
 class Shuffle(FrameWorkload):

@@ -17,8 +17,8 @@ from functools import partial
 from typing import Any, ClassVar
 
 from commbench.errors import UsageError, VerificationError
-from commbench.workloads.base import ClusterWorkload, Context, option
 from commbench.workloads.device import finished_blocks, uniform_array, uniform_block
+from commbench.workloads.workload import ClusterWorkload, Context, option
 
 _ITEM_BYTES = 8
 

@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from commbench.errors import UsageError, VerificationError
-from commbench.workloads.base import ClusterWorkload, Context, option
 from commbench.workloads.device import random_bytes, wait_finished
 from commbench.workloads.placement import rebalance
+from commbench.workloads.workload import ClusterWorkload, Context, option
 
 _FETCH_SECONDS = 5e-3
 """The time of a step, roughly, if nothing is blocked."""

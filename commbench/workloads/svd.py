@@ -21,9 +21,9 @@ from typing import Any, ClassVar
 
 from commbench.errors import UsageError, VerificationError
 from commbench.workloads.arrays import ArrayWorkload
-from commbench.workloads.base import Context, option
 from commbench.workloads.device import array_library, finished_blocks, uniform_block
 from commbench.workloads.placement import rebalance
+from commbench.workloads.workload import Context, option
 
 # Householder QR and SVD are backward stable: the error is a small multiple of eps = 2e-16, and
 # 3e-15 was seen. One wrong number in u leaves a relative error of about

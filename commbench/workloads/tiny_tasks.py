@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from commbench.errors import VerificationError
-from commbench.workloads.base import ClusterWorkload, Context, option
+from commbench.workloads.workload import ClusterWorkload, Context, option
 
 _N_TASKS = {"throughput": 1_000, "first-result": 1_000, "single": 100}
 _TASK_SECONDS = {"throughput": 1.5e-3, "first-result": 1.5e-3, "single": 1e-2}

@@ -21,9 +21,9 @@ from typing import Any, ClassVar, Literal
 
 from commbench.errors import VerificationError
 from commbench.workloads.arrays import SquareWorkload
-from commbench.workloads.base import option
 from commbench.workloads.device import finished_blocks, uniform_block, verify_blocks
 from commbench.workloads.placement import rebalance
+from commbench.workloads.workload import option
 
 
 class TransposeSum(SquareWorkload):

@@ -31,7 +31,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, ClassVar
 
 from commbench.errors import LaunchError, UsageError
-from commbench.workloads.base import ClusterWorkload, Context
+from commbench.workloads.workload import ClusterWorkload, Context
 
 _MAIN, _MODULE = "main", "__mp_main__"
 _CLUSTERS = ("Client", "LocalCluster")

@@ -32,7 +32,7 @@ from commbench.analysis.findings import CaseRecords, Rule
 from commbench.errors import ResultsError
 from commbench.harness import vary
 from commbench.model import ClusterSpec, Effect, Finding, Placement, observed, registry
-from commbench.reports import findings as sentences
+from commbench.reports import sentences as sentences
 
 CASE = builders.case()
 CORES = {"cpu": {"usable_cores": 2}}

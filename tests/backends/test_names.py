@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commbench.backends import parse
-from commbench.backends.base import Backend
+from commbench.backends.backend import Backend
 from commbench.backends.tcp import TcpBackend
 from commbench.backends.ucx import UcxBackend, log_variables, logged
 from commbench.errors import UnknownNameError, UsageError

@@ -17,7 +17,7 @@ from click.shell_completion import ShellComplete
 from processes import invoke, only, report, usage_error
 
 from commbench import load
-from commbench.backends.base import Unavailability
+from commbench.backends.backend import Unavailability
 from commbench.cli import run_command
 from commbench.cli.main import main
 from commbench.errors import (

@@ -15,7 +15,7 @@ from commbench.harness import runner
 from commbench.store.parts import Parts
 
 SOURCE = """
-from commbench.backends.base import Unavailability
+from commbench.backends.backend import Unavailability
 from commbench.backends.tcp import TcpBackend
 from commbench.errors import UsageError
 
@@ -63,7 +63,7 @@ class Undocumented(Mine):
 
     @staticmethod
     def transport(comm):
-        from commbench.backends.base import Transport
+        from commbench.backends.backend import Transport
 
         return Transport("something", "")
 """
@@ -148,7 +148,7 @@ def test_what_is_wrong_with_a_launch_is_named(install, monkeypatch, words, given
     monkeypatch.setattr(runner, "run_plan", run_plan)
     # The tests above import backends where packages are missing.
     monkeypatch.setattr(
-        "commbench.conformance.backends._check_unavailable_imports", lambda *_: None
+        "commbench.conformance.backend_kit._check_unavailable_imports", lambda *_: None
     )
     with pytest.raises(AssertionError, match=words):
         check_backend("mine")

@@ -10,13 +10,13 @@ import pandas as pd
 import pytest
 
 from commbench.conformance import check_workload
-from commbench.conformance import workloads as kit
+from commbench.conformance import workload_kit as kit
 from commbench.errors import UsageError, VerificationError
 from commbench.model import registry
 from commbench.workloads.all_to_all import AllToAll
-from commbench.workloads.base import ClusterWorkload, Workload
 from commbench.workloads.pingpong import PingPong
 from commbench.workloads.transpose_sum import TransposeSum
+from commbench.workloads.workload import ClusterWorkload, Workload
 
 
 class Mine(TransposeSum):

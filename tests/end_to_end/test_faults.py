@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 import dask
 from commbench.errors import VerificationError
-from commbench.workloads.base import ClusterWorkload
+from commbench.workloads.workload import ClusterWorkload
 
 
 def stray():

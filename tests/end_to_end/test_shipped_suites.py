@@ -12,7 +12,7 @@ from commbench.harness.suite import read_suite
 from commbench.machine import environment
 from commbench.model import published, registry
 from commbench.workloads import device
-from commbench.workloads.base import Context
+from commbench.workloads.workload import Context
 
 FOLDER = Path(__file__).parents[2] / "suites"
 SUITES = {

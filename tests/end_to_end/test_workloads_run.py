@@ -3,7 +3,7 @@
 import processes
 import pytest
 
-from commbench.stats.pairs import moved_bytes
+from commbench.stats.worker_pairs import moved_bytes
 
 RECHUNKED = "size = 8_000_000, chunk_size = 200_000"
 COLLECTIONS = [

@@ -198,9 +198,9 @@ def _is_present(rule: str, commit: str) -> bool:
 def _code(module: str, has_words: bool, commit: str = "") -> str:
     """Return a rule's code, with that of rules it asks and what all share, at a commit or as it is.
 
-    Comments, docstrings, the words of remedies and doubts, and what these modules don't use of
-    `CaseRecords` and of `__init__` are left out, and unless a trial `has_words` to look for, those
-    of statements.
+    Comments, docstrings, the words of remedies and doubts, the modules of imports, and what these
+    modules don't use of `CaseRecords` and of `__init__` are left out, and unless a trial
+    `has_words` to look for, those of statements.
     """
     words = {"remedy", "doubt", *["statement"] * (not has_words)}
     trees, asked = dict[str, ast.Module](), {module, "rule", "__init__"}
@@ -226,6 +226,9 @@ def _code(module: str, has_words: bool, commit: str = "") -> str:
     for node in (node for tree in trees.values() for node in ast.walk(tree)):
         if isinstance(node, ast.Call):
             node.keywords = [word for word in node.keywords if word.arg not in words]
+        # What is imported is no part of a rule's code, so where it is defined is not either.
+        if isinstance(node, ast.ImportFrom):
+            node.module = ""
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef):
             node.body = [part for part in node.body if not _is_docstring(part)]
     return "".join(map(ast.dump, trees.values()))

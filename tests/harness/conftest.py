@@ -13,7 +13,7 @@ from simulated import QUIET
 
 from commbench import backends
 from commbench.harness.suite import read_suite
-from commbench.launchers.base import RunningCluster
+from commbench.launchers.launcher import RunningCluster
 from commbench.launchers.local import LocalLauncher
 from commbench.model import ClusterSpec, Suite
 

@@ -17,9 +17,9 @@ from commbench.harness import options
 from commbench.harness.cases import cases_for
 from commbench.machine import environment
 from commbench.model import ClusterSpec, Stopping, registry
-from commbench.workloads.base import Workload, option
 from commbench.workloads.merge import Merge
 from commbench.workloads.tiny_tasks import TinyTasks
+from commbench.workloads.workload import Workload, option
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from distributed import wait
 from launching import select
 from processes import until
 
-from commbench.harness import p2p, transfers, wire
+from commbench.harness import p2p, transfer_log, wire
 from commbench.harness.measure import traffic
 from commbench.model.observed import TransferRecord
 from commbench.workloads.placement import rebalance
@@ -29,7 +29,7 @@ N_ROWS, N_PARTS = 100_000, 8
 def client(cluster, disconnect):
     """Return the client of a cluster whose workers count and log all that they move."""
     disconnect()
-    plugins = transfers.TransferLog(), p2p.BatchLog(), wire.WireMeter()
+    plugins = transfer_log.TransferLog(), p2p.BatchLog(), wire.WireMeter()
     for plugin in plugins:
         cluster.client.register_plugin(plugin)
     yield cluster.client

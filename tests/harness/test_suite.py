@@ -20,9 +20,9 @@ from commbench.harness.suite import read_suite
 from commbench.model import ClusterSpec, Launch
 from commbench.stats.selection import describe_settings
 from commbench.store.records import from_dict
-from commbench.workloads.base import Context
 from commbench.workloads.merge import Merge
 from commbench.workloads.pingpong import PingPong
+from commbench.workloads.workload import Context
 
 MERGE = '[[case]]\nworkload = "merge"\n'
 

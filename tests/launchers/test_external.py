@@ -22,7 +22,7 @@ from commbench.errors import LaunchError, UsageError
 from commbench.harness import options, runner
 from commbench.harness.cases import cases_for
 from commbench.harness.measure import plugins, traffic
-from commbench.harness.transfers import TransferLog
+from commbench.harness.transfer_log import TransferLog
 from commbench.launchers import external, members
 from commbench.launchers.external import ExternalLauncher
 from commbench.model import ClusterSpec

@@ -17,7 +17,7 @@ from commbench.backends import parse
 from commbench.errors import UsageError
 from commbench.harness import runner
 from commbench.launchers import local
-from commbench.launchers.base import worker_preloads
+from commbench.launchers.launcher import worker_preloads
 from commbench.launchers.local import LocalLauncher
 from commbench.machine import gpu, process
 from commbench.model import ClusterSpec, Placement

@@ -11,7 +11,7 @@ from commbench.harness import runner
 from commbench.harness.cases import cases_for
 from commbench.launchers.members import forwarded_env, workers_by_address
 from commbench.model import ClusterSpec
-from commbench.mpi import device
+from commbench.mpi import gpu_frames
 
 KEY = "DASK_DISTRIBUTED__COMM__MPI__KEY"
 
@@ -46,7 +46,7 @@ def test_variables_of_backend_and_case_are_forwarded_and_no_others(tmp_path, mon
 @pytest.mark.parametrize(
     ("name", "variable"),
     [("ucx", "UCX_TLS"), ("mpi", "MPIR_CVAR_X"), ("mpi", "FI_PROVIDER")]
-    + [("mpi", name) for name in device._SWITCHES],
+    + [("mpi", name) for name in gpu_frames._SWITCHES],
 )
 def test_variables_of_the_library_of_a_backend_are_forwarded(name, variable, tmp_path, monkeypatch):
     monkeypatch.setenv(variable, "x")

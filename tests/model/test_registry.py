@@ -7,11 +7,11 @@ import builders
 import pytest
 from processes import invoke
 
-from commbench.backends.base import Backend
+from commbench.backends.backend import Backend
 from commbench.errors import UnavailableError, UnknownNameError
-from commbench.launchers.base import Launcher
+from commbench.launchers.launcher import Launcher
 from commbench.model import registry
-from commbench.workloads.base import Workload
+from commbench.workloads.workload import Workload
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from commbench.mpi import ucx
+from commbench.mpi import ucx_settings
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("mpi4py") is None, reason="mpi4py is not installed"
@@ -234,24 +234,26 @@ def test_ucx_may_use_the_interface_of_an_address(
         name: [SimpleNamespace(address=text) for text in texts]
         for name, texts in interfaces.items()
     }
-    monkeypatch.setattr(ucx.psutil, "net_if_addrs", lambda: known)
-    monkeypatch.setattr(ucx.Path, "glob", lambda *_: [])
-    assert ucx._devices("10.0.0.5") == expected
+    monkeypatch.setattr(ucx_settings.psutil, "net_if_addrs", lambda: known)
+    monkeypatch.setattr(ucx_settings.Path, "glob", lambda *_: [])
+    assert ucx_settings._devices("10.0.0.5") == expected
 
 
 def test_ucx_may_use_a_bridge_with_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("UCX_NET_DEVICES", "UCX_TLS", "UCX_TCP_BRIDGE_ENABLE"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(ucx, "_devices", lambda _: frozenset({"br0"}))
-    exists = ucx.Path.exists
-    monkeypatch.setattr(ucx.Path, "exists", lambda path: "bridge" in path.parts or exists(path))
-    with ucx.ucx_environment("10.0.0.5"):
+    monkeypatch.setattr(ucx_settings, "_devices", lambda _: frozenset({"br0"}))
+    exists = ucx_settings.Path.exists
+    monkeypatch.setattr(
+        ucx_settings.Path, "exists", lambda path: "bridge" in path.parts or exists(path)
+    )
+    with ucx_settings.ucx_environment("10.0.0.5"):
         assert os.environ["UCX_TCP_BRIDGE_ENABLE"] == "y"
         assert os.environ["UCX_NET_DEVICES"] == "br0"
     assert "UCX_TCP_BRIDGE_ENABLE" not in os.environ
     # MPI aborts a process that can't reach itself.
     for given, used in (("tcp", "tcp,self"), ("self,tcp", "self,tcp"), ("all", "all")):
         monkeypatch.setenv("UCX_TLS", given)
-        with ucx.ucx_environment("10.0.0.5"):
+        with ucx_settings.ucx_environment("10.0.0.5"):
             assert os.environ["UCX_TLS"] == used
         assert os.environ["UCX_TLS"] == given

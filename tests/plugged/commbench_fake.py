@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from commbench.backends.base import Backend, Transport, Unavailability
+from commbench.backends.backend import Backend, Transport, Unavailability
 from commbench.errors import UsageError, VerificationError
 from commbench.model import Launch
 from commbench.model.observed import (

@@ -17,7 +17,7 @@ from commbench import stats
 from commbench.analysis import warnings
 from commbench.analysis.run import load
 from commbench.model import USER_CODE, ClusterSpec, Effect, Stopping
-from commbench.reports import findings, opening, terminal
+from commbench.reports import opening, sentences, terminal
 from commbench.reports.sections import Section, Table, differences, iteration_tables, provenance
 
 ROOT = Path(__file__).parents[2]
@@ -236,7 +236,7 @@ def test_a_backend_that_a_remedy_names_is_compared_with_the_recommended_one(
         replace(c, verdict="unequal") if unequal in (c.baseline, c.candidate) else c
         for c in run.comparisons
     ]
-    (table,) = findings.tables(run)
+    (table,) = sentences.tables(run)
     (row,) = table.rows
     assert row[-1].endswith(words)
 
@@ -250,11 +250,11 @@ def test_of_cases_that_are_compared_the_largest_cause_is_shown(recorded):
             ("b", 0.2, ucx), ("a", 0.3, ucx), ("a", 0.1, tcp), ("c", 0.05, tcp)
         )
     )  # fmt: skip
-    shown = [[each.rule for each in group] for group in findings.largest(run, 3)]
+    shown = [[each.rule for each in group] for group in sentences.largest(run, 3)]
     assert shown == [["a", "a"], ["b"], ["c"]]
-    shown = [[each.rule for each in group] for group in findings.largest(run, 3, {ucx.id})]
+    shown = [[each.rule for each in group] for group in sentences.largest(run, 3, {ucx.id})]
     assert shown == [["a"]]
-    shown = [[each.rule for each in group] for group in findings.largest(run, 3, {ucx.id, tcp.id})]
+    shown = [[each.rule for each in group] for group in sentences.largest(run, 3, {ucx.id, tcp.id})]
     assert shown == [["a", "a"]]
 
 
@@ -270,11 +270,11 @@ def test_of_regions_the_one_that_can_save_the_most_time_comes_first():
         builders.finding(case, rule=case.workload, effect=Effect(share=share))
         for case, share in zip(cases, (0.6, 0.2), strict=True)
     )
-    assert [each.rule for (each,) in findings.largest(run, 3)] == ["long", "short"]
+    assert [each.rule for (each,) in sentences.largest(run, 3)] == ["long", "short"]
     # What raised has another problem.
     errors = run.regions["name"].map({"short": "", "long": "it broke"})
     vars(run)["regions"] = run.regions.assign(error=errors)
-    assert [each.rule for (each,) in findings.largest(run, 3)] == ["short"]
+    assert [each.rule for (each,) in sentences.largest(run, 3)] == ["short"]
 
 
 def test_what_is_outside_of_the_run_comes_last(recorded):
@@ -284,8 +284,8 @@ def test_what_is_outside_of_the_run_comes_last(recorded):
         builders.finding(case, rule=rule, effect=Effect(share=share), is_external=rule == "others")
         for rule, share in (("others", 0.6), ("mine", 0.2))
     )
-    assert [each.rule for (each,) in findings.largest(run, 3)] == ["mine", "others"]
-    _, first, second, *_ = findings.details(run)
+    assert [each.rule for (each,) in sentences.largest(run, 3)] == ["mine", "others"]
+    _, first, second, *_ = sentences.details(run)
     assert (first[:6], second[:8]) == ("[mine]", "[others]")
 
 
@@ -316,7 +316,7 @@ def test_an_unknown_effect_is_shown_unless_the_same_cures_it(recorded, cure, oth
     known = {"rule": "a", "effect": Effect(share=0.3), "trials": one}
     unknown = {"rule": "b", "trials": two}
     vars(run)["findings"] = tuple(builders.finding(ucx, **each) for each in (known, unknown))
-    groups = findings.largest(run, 3, {ucx.id})
+    groups = sentences.largest(run, 3, {ucx.id})
     assert [each.rule for group in groups for each in group] == shown
 
 
@@ -328,8 +328,8 @@ def test_findings_of_unknown_effect_name_their_cases(recorded):
         for case, statement in ((ucx, "2 to 0 is slow"), (tcp, "1 to 0 is slow"), (ucx, "all are"),
                                 (tcp, "all are"))
     )  # fmt: skip
-    sentences = [findings.sentence(run, group) for group in findings.largest(run, 3)]
-    assert sentences == [
+    shown = [sentences.sentence(run, group) for group in sentences.largest(run, 3)]
+    assert shown == [
         "ucx: 2 to 0 is slow. Change it.", "tcp: 1 to 0 is slow. Change it.",
         "ucx, tcp: all are. Change it.",
     ]  # fmt: skip
@@ -340,7 +340,7 @@ def test_a_remedy_that_was_no_faster_is_said_to_be_so(recorded, tuned, words):
     run = run_of(recorded, {"tcp": 1.0, "ucx": 3.0, "ucx:shm": tuned})
     ucx = run.suite.cases[1]
     finding = builders.finding(ucx, remedy="r ucx:shm", trials=({"backend": "ucx:shm"},))
-    assert words.replace("R", "R ucx:shm") in findings.sentence(run, [finding])
+    assert words.replace("R", "R ucx:shm") in sentences.sentence(run, [finding])
 
 
 @pytest.mark.parametrize(("mpi", "has_note"), [(0.7, False), (TWO_SIDED, True)])

@@ -5,7 +5,7 @@ import re
 import pytest
 from rich.console import Console
 
-from commbench.backends.base import Backend, Transport, Unavailability
+from commbench.backends.backend import Backend, Transport, Unavailability
 from commbench.cli import this_machine
 from commbench.errors import UnavailableError, UsageError
 from commbench.machine import environment

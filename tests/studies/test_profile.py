@@ -37,11 +37,11 @@ from distributed.metrics import context_meter
 from spinning import spin
 
 import commbench
-from commbench.backends.base import Transport
+from commbench.backends.backend import Transport
 from commbench.backends.tcp import TcpBackend
 from commbench.errors import LaunchError, UsageError
 from commbench.harness.measure import plugins
-from commbench.harness.transfers import TransferLog
+from commbench.harness.transfer_log import TransferLog
 from commbench.launchers import members
 from commbench.model import registry
 from commbench.reports.figures import drawn

@@ -4,7 +4,6 @@ from typing import Any
 
 from distributed import wait
 
-from commbench.workloads.base import ClusterWorkload, Context
 from commbench.workloads.groupby import GroupBy
 from commbench.workloads.map_overlap import MapOverlap
 from commbench.workloads.matmul import MatMul
@@ -13,6 +12,7 @@ from commbench.workloads.rechunk import Rechunk
 from commbench.workloads.shuffle import Shuffle
 from commbench.workloads.svd import Svd
 from commbench.workloads.transpose_sum import TransposeSum
+from commbench.workloads.workload import ClusterWorkload, Context
 
 PARAMS: dict[type[ClusterWorkload], dict[str, Any]] = {
     GroupBy: {"rows": 1_000, "partitions": 5},

@@ -2,7 +2,7 @@ import pytest
 
 from commbench.errors import UsageError, VerificationError
 from commbench.workloads.all_to_all import AllToAll
-from commbench.workloads.base import Context
+from commbench.workloads.workload import Context
 
 
 def work(*sizes, n_workers=3, seed=1):

@@ -14,7 +14,6 @@ from commbench.errors import UsageError, VerificationError
 from commbench.harness import cases
 from commbench.model import ClusterSpec
 from commbench.workloads.arrays import ArrayWorkload
-from commbench.workloads.base import Context
 from commbench.workloads.groupby import GroupBy
 from commbench.workloads.map_overlap import MapOverlap
 from commbench.workloads.matmul import MatMul
@@ -24,6 +23,7 @@ from commbench.workloads.rechunk import Rechunk
 from commbench.workloads.shuffle import Shuffle
 from commbench.workloads.svd import Svd
 from commbench.workloads.transpose_sum import TransposeSum
+from commbench.workloads.workload import Context
 
 METHODS = ("tasks", "p2p")
 KINDS = pytest.mark.parametrize("kind", PARAMS)

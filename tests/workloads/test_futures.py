@@ -10,16 +10,16 @@ from distributed import futures_of, wait
 from processes import until
 from test_placement import moved
 
-from commbench.conformance.workloads import _corrupt as corrupt
+from commbench.conformance.workload_kit import _corrupt as corrupt
 from commbench.errors import UsageError, VerificationError
 from commbench.harness.measure.cluster import until_forgotten
-from commbench.workloads.base import Context
 from commbench.workloads.control_plane import ControlPlane
 from commbench.workloads.one_to_many import Broadcast, Gather, Scatter
 from commbench.workloads.patterns import Patterns
 from commbench.workloads.spill import Spill
 from commbench.workloads.straggler import Straggler
 from commbench.workloads.tiny_tasks import TinyTasks
+from commbench.workloads.workload import Context
 
 
 def make(kind, n_workers=2, memory_limit_bytes=10**6, **params):

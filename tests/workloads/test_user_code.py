@@ -12,7 +12,7 @@ from commbench import workloads
 from commbench.cli import run_command
 from commbench.errors import LaunchError, UsageError
 from commbench.workloads import user_code
-from commbench.workloads.base import Context
+from commbench.workloads.workload import Context
 
 REFUSED = {
     "no main": ("print(1)", "commbench profile job.py"),

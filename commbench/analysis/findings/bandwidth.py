@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from commbench.analysis.findings import SMALL_BYTES, CaseRecords, Rule, polling, spilling
 from commbench.backends import parse
-from commbench.backends.base import STAGED
+from commbench.backends.backend import STAGED
 from commbench.model import Finding, registry
 from commbench.model.units import format_bandwidth, format_bytes
 from commbench.stats import MIN_LAUNCHES

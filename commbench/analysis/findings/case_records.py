@@ -15,7 +15,7 @@ import pandas as pd
 from commbench.analysis.findings.rule import MIN_EFFECT, Rule
 from commbench.analysis.warnings import core_use
 from commbench.backends import parse
-from commbench.backends.base import Backend
+from commbench.backends.backend import Backend
 from commbench.errors import CommbenchError, UsageError
 from commbench.machine import cores
 from commbench.model import Case, Comparison, Effect, Finding

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from commbench.analysis.findings import MIN_EFFECT, WAITS, CaseRecords, Rule
-from commbench.launchers.base import memory_limit
+from commbench.launchers.launcher import memory_limit
 from commbench.model import Finding
 
 _BUSY = 0.7

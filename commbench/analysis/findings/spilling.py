@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from commbench.analysis.findings import CaseRecords, Rule
-from commbench.launchers.base import memory_limit
+from commbench.launchers.launcher import memory_limit
 from commbench.model import Finding
 from commbench.model.units import format_bytes
 

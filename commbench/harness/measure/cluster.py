@@ -19,20 +19,20 @@ from typing import TYPE_CHECKING, Any
 
 from distributed.diagnostics.task_stream import TaskStreamPlugin
 
-from commbench.backends.base import Backend
+from commbench.backends.backend import Backend
 from commbench.errors import LaunchError
-from commbench.harness import p2p, pinning, spill_counters, transfers, wire
+from commbench.harness import p2p, pinning, spill_counters, transfer_log, wire
 from commbench.harness.measure import plugins, record_keys, traffic
 from commbench.harness.measure.conditions import N_IDLE_LAUNCHES, measure_idle
 from commbench.harness.measure.plugins import TASK_STREAM, Profiler
-from commbench.launchers.base import RunningCluster
+from commbench.launchers.launcher import RunningCluster
 from commbench.machine import gpu
 from commbench.model import Launch
 from commbench.model.observed import Record, Sample, Spill, TaskRecord
 from commbench.store import parts
 from commbench.store.emitter import Emitter
-from commbench.workloads.base import ClusterWorkload
 from commbench.workloads.device import wait_finished
+from commbench.workloads.workload import ClusterWorkload
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -167,7 +167,7 @@ def until_forgotten(client: Any, keys: list[Any]) -> None:
 def drain(client: Any) -> int:
     """Clear the logs, and return the number of tasks that the scheduler has seen."""
     deque(take_graphs(client), maxlen=0)
-    client.run(transfers.forget)
+    client.run(transfer_log.forget)
     client.run(p2p.forget)
     client.run(wire.forget)
     n_tasks = tasks_kept(client).stop

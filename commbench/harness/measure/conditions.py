@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from commbench.errors import LaunchError
 from commbench.harness.measure import record_keys
-from commbench.launchers.base import SCHEDULER, RunningCluster, ask
+from commbench.launchers.launcher import SCHEDULER, RunningCluster, ask
 from commbench.machine import cores, environment, gpu
 from commbench.machine.topology.workers import worker_location
 from commbench.model import ClusterSpec, Launch

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from commbench.backends.base import Backend, Transport
+from commbench.backends.backend import Backend, Transport
 from commbench.backends.endpoints import DeviceEndpoint, Endpoint, repeats
 from commbench.harness.measure.peer import (
     ROUND,
@@ -26,7 +26,7 @@ from commbench.harness.measure.peer import (
     write_window,
 )
 from commbench.machine import gpu
-from commbench.workloads.base import MODES, PairWorkload
+from commbench.workloads.workload import MODES, PairWorkload
 
 MIN_SAMPLES = 10
 """The number of exchanges of a size before the time limit applies."""

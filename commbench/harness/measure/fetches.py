@@ -26,21 +26,21 @@ from typing import Any, NamedTuple
 
 from distributed.diagnostics.plugin import WorkerPlugin
 
-from commbench.backends.base import Backend
+from commbench.backends.backend import Backend
 from commbench.errors import LaunchError
 from commbench.harness import wire
 from commbench.harness.measure import conditions, plugins, record_keys, traffic
 from commbench.harness.measure.conditions import N_IDLE_LAUNCHES, measure_idle
 from commbench.harness.measure.exchanges import Pace
-from commbench.launchers.base import RunningCluster, ask
+from commbench.launchers.launcher import RunningCluster, ask
 from commbench.launchers.local import LocalLauncher
 from commbench.machine import cores, gpu
 from commbench.model import AGAIN, FETCHES, Launch
 from commbench.model.observed import LogCount, RoundTrip, TransferRecord
 from commbench.store import parts
 from commbench.store.emitter import Emit, Emitter
-from commbench.workloads.base import FetchWorkload, PairWorkload
 from commbench.workloads.device import wait_finished
+from commbench.workloads.workload import FetchWorkload, PairWorkload
 
 ALONE, TOGETHER, ROUNDS = FETCHES
 SENDER, FETCHER = "0", "1"

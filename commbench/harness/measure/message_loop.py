@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
 
-from commbench.backends.base import Backend, Transport
+from commbench.backends.backend import Backend, Transport
 from commbench.backends.endpoints import Tool
 from commbench.errors import LaunchError
 from commbench.harness.measure import conditions, peer, record_keys
@@ -35,7 +35,7 @@ from commbench.model import Launch
 from commbench.model.observed import Load, TransportUsed
 from commbench.model.units import format_message_size
 from commbench.store.emitter import Emit, Emitter
-from commbench.workloads.base import PairWorkload
+from commbench.workloads.workload import PairWorkload
 
 _SMALL = 8192
 _MESSAGES_PER_SAMPLE = 10

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from commbench import backends
-from commbench.backends.base import Backend
+from commbench.backends.backend import Backend
 from commbench.backends.endpoints import DeviceEndpoint, Endpoint, Endpoints
 from commbench.errors import LaunchError
 from commbench.launchers import members

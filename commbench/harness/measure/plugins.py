@@ -39,10 +39,10 @@ from distributed.diagnostics.plugin import SchedulerPlugin, WorkerPlugin
 from distributed.threadpoolexecutor import ThreadPoolExecutor
 
 from commbench.errors import LaunchError
-from commbench.harness import p2p, transfers, wire
+from commbench.harness import p2p, transfer_log, wire
 from commbench.harness.measure import record_keys
 from commbench.harness.measure.conditions import scheduler_offset
-from commbench.launchers.base import RunningCluster
+from commbench.launchers.launcher import RunningCluster
 from commbench.machine import cores
 from commbench.machine.cores import WaitClock, cpu_seconds, thread_seconds
 from commbench.model import Launch
@@ -100,7 +100,7 @@ class _Uncounted(WorkerPlugin):  # type: ignore[misc]
 
 def meters(cluster: RunningCluster) -> list[WorkerPlugin]:
     """Return new plugins that log transfers, and those of ``wire_meters``."""
-    return [transfers.TransferLog(), p2p.BatchLog(), *wire_meters(cluster)]
+    return [transfer_log.TransferLog(), p2p.BatchLog(), *wire_meters(cluster)]
 
 
 def wire_meters(cluster: RunningCluster) -> list[WorkerPlugin]:

@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-from commbench.backends.base import Backend, Transport
+from commbench.backends.backend import Backend, Transport
 from commbench.errors import CommbenchError, LaunchError
 from commbench.harness.measure import conditions, peer, record_keys
 from commbench.harness.measure.conditions import measure_idle
@@ -39,7 +39,7 @@ from commbench.machine.topology.workers import worker_location
 from commbench.model import Launch
 from commbench.model.observed import Sample
 from commbench.store.emitter import Emit
-from commbench.workloads.base import PairWorkload
+from commbench.workloads.workload import PairWorkload
 
 _AGREED_S = 0.02
 """The delay of the common start after the request, in seconds."""

@@ -10,10 +10,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from commbench.backends.base import Backend
-from commbench.harness import p2p, transfers, wire
+from commbench.backends.backend import Backend
+from commbench.harness import p2p, transfer_log, wire
 from commbench.harness.measure import conditions, record_keys
-from commbench.launchers.base import RunningCluster
+from commbench.launchers.launcher import RunningCluster
 from commbench.machine import environment
 from commbench.model import Launch
 from commbench.model.observed import (
@@ -65,11 +65,11 @@ def fetches(
     The workers, of which `names` has the names by address, need the plugin ``TransferLog``. `known`
     has also the names of senders that have left, `where` the fields of ``record_keys.keys``.
     """
-    counts = client.run(transfers.count, workers=list(names))
+    counts = client.run(transfer_log.count, workers=list(names))
     for address, count in counts.items():
         yield LogCount(**where, worker=names[address], **count)
     n_entries = {address: count["n_logged"] for address, count in counts.items()}
-    for address, answer in _answers(client, n_entries, transfers.drain):
+    for address, answer in _answers(client, n_entries, transfer_log.drain):
         columns = json.loads(answer)
         senders = [(known or names).get(who, who) for who in columns.pop("senders")]
         src = [senders[index] for index in columns.pop("sender")]

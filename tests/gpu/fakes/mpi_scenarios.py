@@ -10,7 +10,7 @@ import rmm
 from distributed.comm import CommClosedError, connect, listen
 from distributed.protocol import to_serialize
 
-from commbench.mpi import device, wire_format
+from commbench.mpi import gpu_frames, wire_format
 from commbench.mpi.wire_format import LARGE
 
 SIZES = (0, 1, 1000, LARGE - 1, LARGE, 5_000_000)
@@ -45,7 +45,7 @@ async def exchange(path: str) -> None:
 
 async def staged() -> None:
     """Each frame is copied down to pinned memory and up from it, once for each way."""
-    await exchange(device.STAGED)
+    await exchange(gpu_frames.STAGED)
     n_frames = 2 * 2 * (len(SIZES) - 1)
     assert cupy.COUNTS["pinned"] == 2 * n_frames, cupy.COUNTS
     assert cupy.COUNTS["down"] == cupy.COUNTS["up"] == n_frames, cupy.COUNTS
@@ -53,8 +53,8 @@ async def staged() -> None:
 
 async def direct() -> None:
     """MPI gets GPU memory as it is, after the GPU has been waited for, and nothing is copied."""
-    device.is_cuda_aware = lambda: True
-    await exchange(device.DIRECT)
+    gpu_frames.is_cuda_aware = lambda: True
+    await exchange(gpu_frames.DIRECT)
     assert not cupy.COUNTS["pinned"] + cupy.COUNTS["down"] + cupy.COUNTS["up"], cupy.COUNTS
     assert cupy.COUNTS["synchronize"] == 2 * 2 * 2 * (len(SIZES) - 1), cupy.COUNTS
 
@@ -62,15 +62,15 @@ async def direct() -> None:
 async def in_pieces() -> None:
     """What is larger than MPI may be asked for at once comes in pieces, on either path."""
     wire_format.MAX_PIECE = 1_000_001
-    await exchange(device.STAGED)
-    device.is_cuda_aware = lambda: True
-    await exchange(device.DIRECT)
+    await exchange(gpu_frames.STAGED)
+    gpu_frames.is_cuda_aware = lambda: True
+    await exchange(gpu_frames.DIRECT)
 
 
 async def host() -> None:
     """Where an end has loaded no library of GPUs, Dask copies to the host itself."""
-    device.path = lambda: device.HOST
-    await exchange(device.HOST)
+    gpu_frames.path = lambda: gpu_frames.HOST
+    await exchange(gpu_frames.HOST)
     assert cupy.COUNTS["pinned"] == 0, cupy.COUNTS
     assert cupy.COUNTS["down"] > 0, cupy.COUNTS
 
@@ -91,9 +91,9 @@ async def forwarded() -> None:
         await comm.write({"gpu": to_serialize(cupy.asarray(sent))})
         while not received:
             await asyncio.sleep(0.01)
-        path, device.path = device.path, lambda: device.HOST
+        path, gpu_frames.path = gpu_frames.path, lambda: gpu_frames.HOST
         other = await connect(listener.contact_address)
-        device.path = path
+        gpu_frames.path = path
         await other.write({"gpu": received[0]})
         assert (cupy.asnumpy((await other.read())["gpu"]) == sent).all()
 

@@ -10,16 +10,16 @@ import pytest
 from launching import make_launch, no_idle_cost
 
 from commbench.backends.tcp import TcpBackend
-from commbench.harness import transfers, wire
+from commbench.harness import transfer_log, wire
 from commbench.harness.measure import cluster as measuring
 from commbench.harness.measure import conditions, fetches, message_loop, peer, streams
-from commbench.launchers.base import SCHEDULER, RunningCluster
+from commbench.launchers.launcher import SCHEDULER, RunningCluster
 from commbench.machine import environment
 from commbench.model import Case
 from commbench.model.observed import Record
 from commbench.store.emitter import InMemory
-from commbench.workloads.base import Context, Workload
 from commbench.workloads.pingpong import PingPong
+from commbench.workloads.workload import Context, Workload
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,7 @@ def measured(cluster: RunningCluster) -> Iterator[Callable[..., Any]]:
         try:
             measure(launch, workload, cluster.backend, cluster, records)
         finally:
-            for plugin in (transfers.TransferLog, wire.WireMeter, fetches.Fetcher):
+            for plugin in (transfer_log.TransferLog, wire.WireMeter, fetches.Fetcher):
                 with contextlib.suppress(ValueError):
                     cluster.client.unregister_worker_plugin(plugin.name)
         assert {(record.case_id, record.launch) for record in records} == {(case.id, index)}

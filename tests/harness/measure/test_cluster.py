@@ -26,7 +26,7 @@ from commbench.model.observed import (
     WireBytes,
 )
 from commbench.store.emitter import InMemory
-from commbench.workloads.base import ClusterWorkload, Context
+from commbench.workloads.workload import ClusterWorkload, Context
 
 MB = 10**6
 CLOCKS_S = 1.0

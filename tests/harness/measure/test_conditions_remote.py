@@ -15,7 +15,7 @@ from commbench.harness.cases import cases_for, make_workload
 from commbench.harness.measure import conditions
 from commbench.harness.measure.cluster import measure_cluster
 from commbench.launchers import members
-from commbench.launchers.base import SCHEDULER
+from commbench.launchers.launcher import SCHEDULER
 from commbench.machine import cores, environment
 from commbench.machine.environment import kernel_id
 from commbench.model import ClusterSpec

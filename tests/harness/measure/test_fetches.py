@@ -31,7 +31,7 @@ from commbench.model.observed import (
 )
 from commbench.store.emitter import InMemory
 from commbench.workloads.all_to_all import AllToAll, Links
-from commbench.workloads.base import Context
+from commbench.workloads.workload import Context
 
 MB = 10**6
 SIZES = (1000, 2 * MB)

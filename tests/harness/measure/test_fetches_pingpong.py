@@ -9,8 +9,8 @@ from launching import ping_pong, require, select
 from commbench.errors import LaunchError, VerificationError
 from commbench.harness.measure import fetches
 from commbench.model.observed import IdleCost, Sample, TransportUsed
-from commbench.workloads.base import Context
 from commbench.workloads.pingpong import PingPong
+from commbench.workloads.workload import Context
 
 KEYS = ["payload-0", "payload-1"]
 

@@ -15,8 +15,8 @@ from commbench.backends import tcp_endpoints
 from commbench.errors import UsageError, VerificationError
 from commbench.harness.measure import exchanges
 from commbench.model.observed import Sample
-from commbench.workloads.base import Context
 from commbench.workloads.pingpong import PingPong
+from commbench.workloads.workload import Context
 
 MiB = 1 << 20
 WINDOWS = ("bandwidth", "bidirectional", "message-rate")

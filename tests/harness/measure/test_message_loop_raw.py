@@ -21,8 +21,8 @@ from commbench.harness import cases
 from commbench.harness.measure.message_loop import measure_with_tool
 from commbench.model import Case
 from commbench.model.observed import Sample, TransportUsed
-from commbench.workloads.base import Context
 from commbench.workloads.pingpong import PingPong
+from commbench.workloads.workload import Context
 
 HEADER = "iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr\n"
 

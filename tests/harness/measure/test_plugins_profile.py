@@ -27,7 +27,7 @@ from commbench.machine import cores
 from commbench.model import Case, Launch
 from commbench.model.observed import Activity, LongTurn, ProcessUse, Sample, ThreadTime
 from commbench.stats.worker_profile import LOOP_PARTS, TASK_PARTS
-from commbench.workloads.base import ClusterWorkload, Context
+from commbench.workloads.workload import ClusterWorkload, Context
 
 SECONDS = 0.4
 # What a worker does besides, on a machine with other work.

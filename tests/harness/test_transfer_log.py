@@ -10,7 +10,7 @@ from builders import expanded
 from launching import select
 from processes import until
 
-from commbench.harness import transfers
+from commbench.harness import transfer_log
 from commbench.harness.measure import traffic
 from commbench.model.observed import LogCount, TransferRecord
 
@@ -64,9 +64,9 @@ def entries(count, who, dask_worker):
 def client(cluster):
     """Return the client of a cluster whose workers keep a whole log, empty as yet."""
     cluster.client.run(forget_log)
-    cluster.client.register_plugin(transfers.TransferLog())
+    cluster.client.register_plugin(transfer_log.TransferLog())
     yield cluster.client
-    cluster.client.unregister_worker_plugin(transfers.TransferLog.name)
+    cluster.client.unregister_worker_plugin(transfer_log.TransferLog.name)
 
 
 def collect(cluster):
@@ -136,7 +136,7 @@ def test_fetches_that_a_busy_sender_refused_are_counted(cluster, client):
     total = client.run(n_incoming)
 
     def n_refused(dask_worker):
-        return dask_worker.plugins[transfers.TransferLog.name].outcomes["GatherDepBusyEvent"]
+        return dask_worker.plugins[transfer_log.TransferLog.name].outcomes["GatherDepBusyEvent"]
 
     def limit(count, dask_worker):
         before = dask_worker.transfer_outgoing_count_limit
@@ -173,7 +173,7 @@ def test_a_fetch_in_flight_is_logged_in_the_next_collection(cluster, client, tmp
 
     def first_count():
         # The sender is too busy to be asked.
-        count = client.run(transfers.count, workers=[address])[address]
+        count = client.run(transfer_log.count, workers=[address])[address]
         return count if count["n_started"] else None
 
     assert until(first_count, "a fetch began") == {
@@ -201,12 +201,12 @@ def test_teardown_restores_log_and_methods_of_the_worker(cluster):
     client = cluster.client
     before = client.run(state)
     client.run(forget_log)
-    client.register_plugin(transfers.TransferLog())
+    client.register_plugin(transfer_log.TransferLog())
     address = cluster.addresses["1"]
     client.run(entries, 1500, address, workers=[address])
     lengths = client.run(lambda dask_worker: dask_worker.transfer_incoming_log.maxlen)
-    assert lengths[address] == transfers.MAX_ENTRIES
-    client.unregister_worker_plugin(transfers.TransferLog.name)
+    assert lengths[address] == transfer_log.MAX_ENTRIES
+    client.unregister_worker_plugin(transfer_log.TransferLog.name)
     assert client.run(state) == before
     assert before[address]["maxlen"] == 1000
     assert before[address]["instance attributes"] == []
@@ -232,14 +232,14 @@ def test_a_fetch_that_failed_is_counted_once(event):
             self.state.transfer_incoming_count_total += 1
             return type(event, (), {})()
 
-    worker, plugin = Worker(), transfers.TransferLog()
+    worker, plugin = Worker(), transfer_log.TransferLog()
     plugin.setup(worker)
     worker.plugins[plugin.name] = plugin
     asyncio.run(worker.gather_dep("tcp://somebody"))
-    assert transfers.count(worker) == {
+    assert transfer_log.count(worker) == {
         "n_started": 1, "n_logged": 0, "n_busy": 0, "n_failed": 1, "n_in_flight": 0
     }  # fmt: skip
-    assert transfers.count(worker)["n_failed"] == 0
+    assert transfer_log.count(worker)["n_failed"] == 0
 
 
 def test_dask_has_events_of_these_names():

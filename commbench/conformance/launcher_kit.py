@@ -14,7 +14,7 @@ from commbench.errors import UsageError
 from commbench.harness.cases import cases_for, make_workload
 from commbench.harness.measure.cluster import measure_cluster
 from commbench.launchers import members
-from commbench.launchers.base import RunningCluster
+from commbench.launchers.launcher import RunningCluster
 from commbench.model import ClusterSpec, Launch
 from commbench.model.observed import Sample
 from commbench.store.emitter import InMemory

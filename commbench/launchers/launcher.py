@@ -18,7 +18,7 @@ from commbench.model import ClusterSpec, registry
 from commbench.model.units import parse_memory
 
 if TYPE_CHECKING:
-    from commbench.backends.base import Backend
+    from commbench.backends.backend import Backend
 
 SCHEDULER = "scheduler"
 """The scheduler's key in mappings and sets of worker addresses."""

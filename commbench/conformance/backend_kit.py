@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from commbench import backends
-from commbench.backends.base import Backend, Unavailability
+from commbench.backends.backend import Backend, Unavailability
 from commbench.conformance.assertions import assert_one_line, assert_raises, loaded
 from commbench.errors import UnavailableError, UsageError
 from commbench.harness import runner
@@ -17,7 +17,7 @@ from commbench.harness.cases import cases_for, make_suite, plan, unmet
 from commbench.model import ClusterSpec
 from commbench.model.observed import Failure, LaunchEnd, Phase, Sample, TransportUsed
 from commbench.store import parts
-from commbench.workloads.base import MODES
+from commbench.workloads.workload import MODES
 
 _STACKS = ("ucxx", "ucp", "mpi4py", "cupy", "cudf")
 """Libraries that can't share a process, or that initialize a GPU."""

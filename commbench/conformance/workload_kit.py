@@ -14,7 +14,7 @@ from commbench.harness import options
 from commbench.harness.cases import structure
 from commbench.harness.measure.cluster import until_forgotten
 from commbench.model import LAYERS
-from commbench.workloads.base import (
+from commbench.workloads.workload import (
     ClusterWorkload,
     Context,
     FetchWorkload,

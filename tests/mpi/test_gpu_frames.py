@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from commbench.mpi import device
+from commbench.mpi import gpu_frames
 from commbench.mpi.wire_format import DEVICE, LARGE, Layout, pack
 
 FAKES = Path(__file__).parents[1] / "gpu" / "fakes"
@@ -62,7 +62,7 @@ def test_mpi_library_is_asked_before_environment_variables_count(
         monkeypatch.delenv(name, raising=False)
     for name, value in environ.items():
         monkeypatch.setenv(name, value)
-    assert device._reports_cuda(library) is aware
+    assert gpu_frames._reports_cuda(library) is aware
 
 
 def test_process_that_has_not_loaded_cupy_sends_host_memory(
@@ -74,7 +74,7 @@ def test_process_that_has_not_loaded_cupy_sends_host_memory(
     """
     monkeypatch.delitem(sys.modules, "cupy", raising=False)
     monkeypatch.setitem(sys.modules, "rmm", SimpleNamespace())
-    assert device.path() == device.HOST
+    assert gpu_frames.path() == gpu_frames.HOST
 
     def no_driver() -> bool:
         raise RuntimeError("cudaErrorInsufficientDriver")
@@ -83,15 +83,15 @@ def test_process_that_has_not_loaded_cupy_sends_host_memory(
     for is_available in ({"is_available": lambda: False}, {"is_available": no_driver}, {}):
         cupy = SimpleNamespace(**is_available)
         monkeypatch.setitem(sys.modules, "cupy", cupy)
-        assert device.path() == device.HOST
+        assert gpu_frames.path() == gpu_frames.HOST
     monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(is_available=lambda: True))
-    for aware, path in ((True, device.DIRECT), (False, device.STAGED)):
-        monkeypatch.setattr(device, "is_cuda_aware", lambda aware=aware: aware)
-        assert device.path() == path
+    for aware, path in ((True, gpu_frames.DIRECT), (False, gpu_frames.STAGED)):
+        monkeypatch.setattr(gpu_frames, "is_cuda_aware", lambda aware=aware: aware)
+        assert gpu_frames.path() == path
 
 
 @pytest.mark.parametrize(
-    ("path", "rest"), [(device.DIRECT, []), (device.STAGED, ["asarray", "get", 0])]
+    ("path", "rest"), [(gpu_frames.DIRECT, []), (gpu_frames.STAGED, ["asarray", "get", 0])]
 )
 @pytest.mark.parametrize(("number", "first"), [(0, []), (1, [1])])
 def test_a_frame_on_another_gpu_and_its_copy_on_this_one_are_complete_when_sent(
@@ -117,9 +117,9 @@ def test_a_frame_on_another_gpu_and_its_copy_on_this_one_are_complete_when_sent(
 
     cupy = SimpleNamespace(ndarray=Array, asarray=asarray, cuda=SimpleNamespace(Device=gpu))
     monkeypatch.setitem(sys.modules, "cupy", cupy)
-    monkeypatch.setattr(device, "path", lambda: path)
-    monkeypatch.setattr(device, "pinned", bytearray)
-    device.outgoing(Array())
+    monkeypatch.setattr(gpu_frames, "path", lambda: path)
+    monkeypatch.setattr(gpu_frames, "pinned", bytearray)
+    gpu_frames.outgoing(Array())
     assert calls == [*first, "asarray", 0, *rest]
 
 

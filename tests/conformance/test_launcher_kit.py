@@ -8,10 +8,10 @@ import pytest
 import sshd
 from launching import no_idle_cost
 
-from commbench.conformance import check_launcher, launchers
+from commbench.conformance import check_launcher, launcher_kit
 from commbench.errors import UsageError
 from commbench.launchers import members
-from commbench.launchers.base import Launcher, RunningCluster
+from commbench.launchers.launcher import Launcher, RunningCluster
 from commbench.launchers.local import LocalLauncher
 
 
@@ -111,7 +111,7 @@ def test_a_process_that_outlives_its_cluster_is_an_error(tmp_path, monkeypatch, 
             running.pids = pids
             return running
 
-    monkeypatch.setattr(launchers, "_END_SECONDS", 0.2)
+    monkeypatch.setattr(launcher_kit, "_END_SECONDS", 0.2)
     monkeypatch.setattr("commbench.harness.measure.cluster.measure_idle", no_idle_cost)
     installed("launcher", {"leaving": LeavingLauncher})
     left = subprocess.Popen(["sleep", "60"])
