@@ -38,8 +38,8 @@ def parse(name: str) -> Backend:
     return backend
 
 
-def installed(name: str) -> Backend | None:
-    """Return the backend of that name, as a run has it, or None if its plug-in is not installed."""
+def parse_or_none(name: str) -> Backend | None:
+    """Return the backend of that name, or None if it can't be made here."""
     with suppress(CommbenchError):
         return parse(name)
     return None

@@ -54,8 +54,7 @@ def diagnose(
     """
     from commbench.analysis import findings, warnings
     from commbench.cli.profile_command import record
-    from commbench.reports import json, terminal
-    from commbench.reports import sentences as sentences
+    from commbench.reports import json, sentences, terminal
     from commbench.reports.sections import heading
     from commbench.reports.sections.provenance import failures_opening
 

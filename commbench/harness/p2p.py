@@ -4,7 +4,7 @@ Dask logs no transfers of a P2P shuffle, rechunk or merge. This plugin times eac
 sender. The receiver adds the duration of its handler to the answer, so that each duration is the
 difference of two readings of one clock.
 
-Like `transfers` this module does not import commbench, so that it can be sent by value.
+Like `transfer_log` this module does not import commbench, so that it can be sent by value.
 """
 
 from __future__ import annotations

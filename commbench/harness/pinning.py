@@ -22,7 +22,7 @@ Peer-to-peer shuffles spread their outputs over the workers themselves, and equa
 first goes to the worker that has most of its inputs, the next to those after it by name: Dask goes
 on from where the last shuffle began, whichever that was.
 
-Like `transfers` this module does not import commbench, so it can be sent by value.
+Like `transfer_log` this module does not import commbench, so it can be sent by value.
 """
 
 from __future__ import annotations

@@ -200,8 +200,8 @@ class LocalLauncher(Launcher):
 
     def validate(self, spec: ClusterSpec, backend: Backend) -> None:  # noqa: D102
         super().validate(spec, backend)
-        given = _nic_variables() & spec.env.keys()
-        if given and any(binding.nic for binding in spec.placement):
+        has_nics = any(binding.nic for binding in spec.placement)
+        if has_nics and (given := _nic_variables() & spec.env.keys()):
             raise UsageError(
                 f"{min(given)} is set, and the placement sets it to each worker's NIC; leave out "
                 "one of them (--placement auto has NICs; nic is a key of a placement file)"

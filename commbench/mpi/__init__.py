@@ -14,7 +14,7 @@ A message passes through these modules:
 ``engine``         polls MPI for all channels of an event loop; sleeps when nothing is due
 ``spin_policy``    how long to poll before sleeping
 ``transfers``      requests that MPI has not completed, and large receives not posted yet
-``buffers``        recycled receive buffers; ``device``: GPU memory
+``buffers``        recycled receive buffers; ``gpu_frames``: GPU memory
 ``control``        the TCP connection of a channel: handshake, doorbell, liveness, close
 =================  ==============================================================================
 
@@ -27,7 +27,7 @@ and a connection is made by these:
 ``connect``        ``MPI_Comm_connect`` in a thread
 ``pairs``          the known peers; their ``shared_memory`` is detached when they die
 ``runtime``        MPI, initialized at the first use; ``pmi``: without ``mpiexec``;
-                   ``libraries``: refuses a second MPI or UCX; ``ucx``: devices and transports
+                   ``libraries``: refuses a second MPI or UCX; ``ucx_settings``: its devices
 ``peer_failure``   keeps UCX from aborting when a peer dies
 ``receive_queue``  keeps UCX's queue in shared memory working when a sender dies
 =================  ==============================================================================

@@ -15,8 +15,7 @@ from commbench.analysis import warnings
 from commbench.analysis.run import Run
 from commbench.model import FETCHES, registry
 from commbench.model.units import format_bandwidth, format_message_size, format_seconds
-from commbench.reports import json, terminal
-from commbench.reports import sentences as sentences
+from commbench.reports import json, sentences, terminal
 from commbench.reports.sections import Table, heading, plural, quantities
 from commbench.reports.sections.pair_tables import opening
 from commbench.stats.links import link_classes, moved_workers, n_hosts

@@ -286,8 +286,8 @@ def _listed(names: Iterable[str], last: str = "and") -> str:
 def _trust(run: Run) -> Iterator[str]:
     """Yield how far to trust the run."""
     yield from filter(None, [resolution(run)])
-    tools = run.samples["tool"][run.samples["layer"] == "workload"].unique()
-    for tool in filter(None, tools if not run.is_user_code else ()):
+    workloads = run.samples[run.samples["layer"] == "workload"]
+    for tool in filter(None, () if run.is_user_code else workloads["tool"].unique()):
         yield f"What {tool} returns is not verified, and not compared between cases."
     twins = {case.id: case for case in run.suite.cases if case.original}
     pairs = dict.fromkeys(f"{case.original} and {case.variant}" for case in twins.values())

@@ -7,7 +7,7 @@ from itertools import groupby
 
 from commbench.analysis.findings import CaseRecords
 from commbench.analysis.run import Run
-from commbench.backends import installed
+from commbench.backends import parse_or_none
 from commbench.model import Finding
 from commbench.model.units import format_seconds
 from commbench.reports.sections import Quantity, Section, Table, some
@@ -155,7 +155,7 @@ def _remedy(run: Run, finding: Finding, *, only_worse: bool = False) -> str:
 
 def _settings(backend: str, device: str) -> str:
     """Return how a program of Dask uses a backend; "" if its plug-in is not installed."""
-    parsed = installed(backend)
+    parsed = parse_or_none(backend)
     if parsed is None:
         return ""
     variables = parsed.settings(device)

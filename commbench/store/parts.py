@@ -108,8 +108,9 @@ def table_kind(table: pa.Table) -> str:
 
 def to_records(table: pa.Table) -> Iterator[Record]:
     """Yield the records in a table with the `schema` of their kind."""
+    kind = KINDS[table_kind(table)]
     for row in table.to_pylist():
-        yield KINDS[table_kind(table)](**row)
+        yield kind(**row)
 
 
 def _array(values: Any, n_rows: int, kind: pa.DataType) -> pa.Array:

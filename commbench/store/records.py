@@ -53,7 +53,7 @@ def decode(line: str | bytes) -> Record:
 
 def from_fields(fields: dict[str, Any]) -> Record:
     """Return the record with the fields of ``parse``."""
-    record: Record = KINDS[fields.pop("record")](**fields)
+    record: Record = KINDS[fields["record"]](**{k: fields[k] for k in fields if k != "record"})
     return record
 
 

@@ -33,7 +33,7 @@ import cloudpickle
 from commbench import backends, errors, harness, machine
 from commbench.analysis.run import Run
 from commbench.backends.backend import Backend
-from commbench.errors import CommbenchError, LaunchError, UsageError
+from commbench.errors import CommbenchError, LaunchError, UnknownNameError, UsageError
 from commbench.harness import interrupts, line_times, measure, spill_counters, wire
 from commbench.harness.measure import cluster as timing
 from commbench.harness.measure import conditions, plugins, record_keys, traffic
@@ -1034,7 +1034,9 @@ class _Observer:
         if not launches:
             return
         # Its protocol may have no backend, which would know its transports.
-        backend = backends.installed(launches[0].case.backend)
+        backend = None
+        with suppress(UnknownNameError):
+            backend = backends.parse(launches[0].case.backend)
         if backend is not None and not self._cluster.shares_processes:
             kinds = (kind for kind in type(backend).__mro__ if issubclass(kind, Backend))
             names = sorted({kind.__module__ for kind in kinds})

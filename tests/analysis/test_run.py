@@ -81,6 +81,10 @@ COMPUTED = {
 }  # fmt: skip
 
 
+def test_what_takes_long_is_computed_once():
+    assert {"summaries", "pair_bandwidths", "coverage", "worker_profiles", "counting"} <= COMPUTED
+
+
 @pytest.mark.parametrize("name", ["failures", "20261123-merge-4-backends"])
 def test_everything_is_computed_once_for_all_formats_and_figures(name, tmp_path, monkeypatch):
     calls = Counter[str]()

@@ -26,6 +26,8 @@ from commbench.model import ClusterSpec, Stopping
 from commbench.model.observed import IdleCost, Sample
 from commbench.stats.comparison import COMPRESSION
 
+pytestmark = pytest.mark.usefixtures("no_rules")
+
 CASE = builders.case(launches=8)
 DISTURBED = "merge over tcp 0, 1"
 QUIET = {

@@ -1,4 +1,5 @@
 import json
+import os
 import platform
 import re
 import signal
@@ -18,7 +19,7 @@ from commbench.errors import UnwritableError
 from commbench.model import USER_CODE, ClusterSpec
 from commbench.model.units import format_seconds
 
-pytestmark = pytest.mark.usefixtures("no_figures")
+pytestmark = pytest.mark.usefixtures("no_figures", "no_rules")
 MAIN = """
     import sys
     from distributed import Client, LocalCluster
@@ -87,16 +88,12 @@ def run_script(tmp_path):
     def run(source, *arguments, options=(), command="profile"):
         script = tmp_path / "my_job.py"
         script.write_text(textwrap.dedent(source))
-        command = [
-            sys.executable,
-            "-m",
-            "commbench.cli",
-            command,
-            *options,
-            "my_job.py",
-            *arguments,
-        ]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        line = [sys.executable, "-m", "commbench.cli", command, *options, "my_job.py", *arguments]
+        environ = {k: v for k, v in os.environ.items() if k != "COMMBENCH_TEST_RULES"}
+        done = subprocess.run(
+            line, cwd=tmp_path, capture_output=True, text=True, check=False,
+            env=environ if command == "diagnose" else None,
+        )  # fmt: skip
         last = (done.stdout.splitlines() or [""])[-1]
         return done, load(last) if last and Path(last).is_dir() else None
 
@@ -333,7 +330,8 @@ def test_a_script_that_is_terminated_leaves_its_record(tmp_path):
     assert len(load(tmp_path / path).regions) == 1
 
 
-def test_workers_that_come_in_the_region_are_said_to_have_no_times(run_script):
+def test_workers_that_come_in_the_region_are_said_to_have_no_times(run_script, monkeypatch):
+    monkeypatch.delenv("COMMBENCH_TEST_RULES")
     done, run = run_script("""
         from distributed import Client, LocalCluster
 

@@ -18,6 +18,8 @@ from commbench.model import ClusterSpec, Stopping
 from commbench.model.observed import Sample
 from commbench.reports import verdicts
 
+pytestmark = pytest.mark.usefixtures("no_rules")
+
 STEADY = [1.0, 1.01, 1.02, 1.03, 1.04, 1.05]
 MACHINE = {
     "host": {"name": "node1", "kernel": "Linux 6.1"},

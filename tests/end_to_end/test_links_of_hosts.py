@@ -98,6 +98,7 @@ def test_over_ssh_one_worker_of_each_host_takes_part(tmp_path):
             processes.command_line(tmp_path, prefixes[0]) as line,
             sshd.server(tmp_path / "sshd", there.addresses, prefixes) as server,
         ):
+            line.environ["COMMBENCH_TEST_RULES"] = "slow-links"
             ended = line.start(
                 "links", "--hosts", hosts, "--start-timeout", "200", "--sizes",
                 f"1,64KiB,{BLOCK}", "--format", "json", *server.arguments,

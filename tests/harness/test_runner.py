@@ -34,7 +34,7 @@ from commbench.store.records import BULK
 PLUG_IN = """
 import os, subprocess, sys, time
 from commbench_fake import FakeBackend
-from commbench.model import TransportUsed
+from commbench.model.observed import TransportUsed
 
 RECORDS = "COMMBENCH_RECORDS_FD"
 

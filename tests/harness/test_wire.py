@@ -277,7 +277,7 @@ def test_open_connections_are_counted_once_both_ends_are_introduced(both, cluste
 @pytest.mark.timeout(1200)
 def test_these_tests_pass_over_ucx(name):
     launching.require(name)
-    paths = [Path(__file__).with_name(file) for file in ("test_wire.py", "test_transfers.py")]
+    paths = [Path(__file__).with_name(file) for file in ("test_wire.py", "test_transfer_log.py")]
     for _ in range(2):
         # UCX in this process would keep a core busy to the end of the session.
         ended = subprocess.run(

@@ -254,7 +254,7 @@ def test_only_a_launch_with_the_variables_of_nannies_forks(forks, monkeypatch):
 
 
 def test_a_stopped_scheduler_is_killed_when_its_cluster_is_closed(tmp_path, tag, monkeypatch):
-    for name in ("base._SHUTDOWN_SECONDS", "local._CLOSE_SECONDS", "local._END_SECONDS"):
+    for name in ("launcher._SHUTDOWN_SECONDS", "local._CLOSE_SECONDS", "local._END_SECONDS"):
         monkeypatch.setattr(f"commbench.launchers.{name}", 0.3)
     cluster = LocalLauncher().start(ClusterSpec(n_workers=1), "tcp", tmp_path)
     (scheduler,) = [member for member in tag.processes() if member.role == "scheduler"]

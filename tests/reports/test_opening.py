@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import builders
 import pandas as pd
+import processes
 import pytest
 from builders import launches, sample
 
@@ -19,6 +20,8 @@ from commbench.analysis.run import load
 from commbench.model import USER_CODE, ClusterSpec, Effect, Stopping
 from commbench.reports import opening, sentences, terminal
 from commbench.reports.sections import Section, Table, differences, iteration_tables, provenance
+
+pytestmark = pytest.mark.usefixtures("no_rules")
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = ROOT / "results/reference/20261125-make-run"
@@ -458,7 +461,8 @@ def test_copies_of_memory_are_a_control(recorded):
     assert control(1.5).endswith("1 of 1 comparisons find a difference, up to 1.50×")
 
 
-def test_slow_pairs_leave_room_for_the_verdicts(recorded):
+def test_slow_pairs_leave_room_for_the_verdicts(recorded, monkeypatch):
+    processes.only(monkeypatch, "rule", "slow-links")
     times = {"tcp": SAME, "mpi": [2 * seconds for seconds in SAME]}
     cases, records = builders.rivals(times, n_workers=5)
 

@@ -32,7 +32,7 @@ def arrived(end):
 
 
 def transfers(count):
-    """Return a batch of transfers with the sizes 0, 1, and so on."""
+    """Return a table of transfers with the sizes 0, 1, and so on."""
     fields = {**vars(builders.transfer(CASE, 0, 1)), "nbytes": list(range(count))}
     return parts.table(observed.TransferRecord, **fields)
 

@@ -41,7 +41,7 @@ def test_record_survives_encoding_as_a_line(record):
 
 
 @given(any_record(BULK))
-def test_record_survives_a_batch(record):
+def test_record_survives_a_table(record):
     as_lists = {name: [value] * 2 for name, value in vars(record).items()}
     first = next(iter(as_lists))
     constants = {**vars(record), first: as_lists[first]}

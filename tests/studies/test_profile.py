@@ -395,7 +395,7 @@ def test_a_worker_that_is_lost_with_tasks_or_results_is_reported(own, tmp_path):
     with commbench.profile(own, output=tmp_path) as run:
         # Workers that nobody misses, and those that the user restarts with their tasks, are not.
         kill_one(own)
-        waiting = own.submit(time.sleep, 5, pure=False)
+        waiting = own.submit(time.sleep, 20, pure=False)
         processes.until(lambda: any(own.processing().values()), "a task")
         own.restart_workers([*own.nthreads()])
         del waiting

@@ -46,7 +46,7 @@ class Part:
     def is_shown(self) -> bool:
         """Whether the page has what the section's advice on figures is about."""
         is_drawn = any(not each.problem for each in self.figures)
-        return is_drawn or bool(self.matrices) or not self.section.figures
+        return is_drawn or bool(self.matrices or self.timelines) or not self.section.figures
 
 
 def render(run: Run) -> str:
@@ -109,7 +109,7 @@ def _parts(run: Run) -> Iterator[Part]:
         with parts.guarded(section.title, part.tables):
             part.matrices = [*section.matrices(run)]
             part.timelines = [*section.timelines(run)]
-        if part.figures or part.matrices or part.tables:
+        if part.figures or part.matrices or part.timelines or part.tables:
             yield part
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 
 from commbench import stats
 from commbench.analysis.run import Run
-from commbench.backends import installed
+from commbench.backends import parse_or_none
 from commbench.errors import ResultsError, UnknownNameError
 from commbench.model import Manifest, registry
 from commbench.model.units import format_bandwidth, format_message_size, format_seconds
@@ -326,7 +326,7 @@ def with_tuning(names: Iterable[str], device: str = "cpu") -> list[str]:
     """
     tunings: dict[str, dict[str, str]] = {}
     for name in names:
-        if backend := installed(name):
+        if backend := parse_or_none(name):
             tunings.setdefault(backend.head, {})[name] = backend.tuning
     shown = {
         name: f"{name} ({tuning})"
